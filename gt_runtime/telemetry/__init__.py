@@ -1,0 +1,1 @@
+"""The telemetry feed: its records, their publisher and (later) recorder and player. Torch-free."""
