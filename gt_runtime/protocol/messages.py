@@ -21,6 +21,7 @@ from typing import Any, ClassVar
 Meta = list[Any]
 
 #: ``[template, operator, overload, arguments, input metas, output metas or None, flags]``, see ``words.TemplateFlag``.
+#: Output metas: one entry a returned tensor, None for an undefined one (it takes an id all the same).
 #: ``arguments`` is nested lists: a literal (None, bool, int, str, float) stands for itself; a list is tagged by its first item:
 #: ``["t"]`` next input value, ``["f"]`` next literal word as float64, ``["i"]`` next literal word as int64,
 #: ``["z"]`` next two literal words as complex128, ``["c", dtype, wrapped]`` a 0-dim CPU tensor made from the next literal word

@@ -7,9 +7,9 @@ An instruction is::
     literals                     float64 bits, int64, or two words of a complex128, in the order of the template's arguments
     seed, offset                 two words, only if the template is RANDOM
 
-Its outputs get the next ids: the batch's ``base``, then counting up, one for each defined output of the template in order (an
-output list counts each element). A DYNAMIC template's number of outputs is known from its definition's output metas too; only
-their sizes are not.
+Its outputs get the next ids: the batch's ``base``, then counting up, one for each tensor the operator returns, in order, whether it
+is defined or not (an output list counts each element). How many that are is known from the operator's schema and, for a list, from
+the definition's output metas.
 
 Between instructions stand orders, one negative word each, ``~(code | count << 8)``, followed by ``count`` words.
 """
