@@ -1,0 +1,59 @@
+"""Builds the two native modules against the installed torch; everything else is said in pyproject.toml.
+
+``GT_NATIVE`` limits what is built: a comma list of module names, or ``none`` (the editable install of ``make venv`` uses it: the
+modules are then built in place, incrementally, by ``make native``).
+"""
+
+import os
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).resolve().parent
+# module -> folder with its .cpp and .hpp files
+NATIVE = {
+    "gt._native._capture": "gt/_native",
+    "gt_runtime.worker._native._executor": "gt_runtime/worker/_native",
+}
+SHARED_HEADERS = ["gt_runtime/protocol/words.hpp"]
+
+
+def wanted() -> dict[str, str]:
+    """The modules that are to be built now and have sources."""
+    only = os.environ.get("GT_NATIVE", "all")
+    if only == "none":
+        return {}
+    names = set(NATIVE) if only == "all" else set(only.split(","))
+    if unknown := names - set(NATIVE):
+        raise SystemExit(f"GT_NATIVE={only}: no native module {', '.join(sorted(unknown))}; there are {', '.join(NATIVE)}")
+    return {name: folder for name, folder in NATIVE.items() if name in names and any((ROOT / folder).glob("*.cpp"))}
+
+
+def native() -> dict[str, object]:
+    """Arguments for setup(): extensions and the command that builds them; none if nothing is to be built."""
+    modules = wanted()
+    if not modules:
+        return {}
+    try:
+        from torch.utils.cpp_extension import BuildExtension, CppExtension
+    except ImportError as error:
+        raise SystemExit(
+            "GT's native parts are built against the installed PyTorch, and none can be imported here "
+            f"({error}). Install torch>=2.13,<2.14 first and use `pip install --no-build-isolation .`, or run `make venv`."
+        ) from error
+    extensions = []
+    for name, folder in modules.items():
+        files = sorted((ROOT / folder).iterdir())
+        extensions.append(
+            CppExtension(
+                name,
+                [str(f.relative_to(ROOT)) for f in files if f.suffix == ".cpp"],
+                depends=SHARED_HEADERS + [str(f.relative_to(ROOT)) for f in files if f.suffix in (".h", ".hpp")],
+                include_dirs=[str(ROOT)],
+                extra_compile_args=["-O2", "-g0", "-Wall", "-Wno-unused-parameter", "-fvisibility=hidden"],
+            )
+        )
+    return {"ext_modules": extensions, "cmdclass": {"build_ext": BuildExtension}}
+
+
+setup(**native())
