@@ -1,0 +1,1 @@
+"""Starting, finding and ending clusters: connection files, local processes, the embedded cluster. Torch-free."""
