@@ -12,6 +12,9 @@ is defined or not (an output list counts each element). How many that are is kno
 the definition's output metas.
 
 Between instructions stand orders, one negative word each, ``~(code | count << 8)``, followed by ``count`` words.
+
+A batch stands for itself: it says FLAGS and SIGNAL before its first instruction, even where they are as in the batch before. So the
+dispatcher may begin to split a session's stream at any batch without having read the earlier ones.
 """
 
 from __future__ import annotations
