@@ -40,8 +40,8 @@ $(EXECUTOR): $(DEPS) setup.py $(WORDS) $(wildcard gt_runtime/worker/_native/*.cp
 	GT_NATIVE=gt_runtime.worker._native._executor PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python setup.py -q build_ext --inplace --build-temp build/executor
 	@touch $@
 
-native-capture: $(CAPTURE)
-native-executor: $(EXECUTOR)
+native-capture: $(CAPTURE) ; @:
+native-executor: $(EXECUTOR) ; @:
 
 native: $(DEPS) ## build the two C++ modules in place, both at once, only what changed
 	@$(MAKE) --no-print-directory -j2 native-capture native-executor
@@ -60,7 +60,7 @@ conformance: venv ## PyTorch's own operator cases on mux, all of them, with prog
 	$(BIN)/python -m tests.conformance $(ARGS)
 
 bench: venv ## measure against plain PyTorch; keeps benchmarks/results/DATE-*.json
-	$(BIN)/python benchmarks/run.py $(ARGS)
+	$(BIN)/python -m benchmarks.run $(ARGS)
 
 demo: venv ## two training programs on a local cluster, gt-top attached (DEMO_SECONDS=20 ends by itself)
 	@$(BIN)/python examples/demo.py --workers $(DEMO_WORKERS) $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))

@@ -1,7 +1,7 @@
 """Builds the two native modules against the installed torch; everything else is said in pyproject.toml.
 
-``GT_NATIVE`` limits what is built: a comma list of module names, or ``none`` (the editable install of ``make venv`` uses it: the
-modules are then built in place, incrementally, by ``make native``).
+``GT_NATIVE`` limits what is built: a comma list of module names, or ``none`` (the editable install of ``make venv``
+uses it: the modules are then built in place, incrementally, by ``make native``).
 """
 
 import os
@@ -25,7 +25,8 @@ def wanted() -> dict[str, str]:
         return {}
     names = set(NATIVE) if only == "all" else set(only.split(","))
     if unknown := names - set(NATIVE):
-        raise SystemExit(f"GT_NATIVE={only}: no native module {', '.join(sorted(unknown))}; there are {', '.join(NATIVE)}")
+        names_known = ", ".join(NATIVE)
+        raise SystemExit(f"GT_NATIVE={only}: no native module {', '.join(sorted(unknown))}; there are {names_known}")
     return {name: folder for name, folder in NATIVE.items() if name in names and any((ROOT / folder).glob("*.cpp"))}
 
 
@@ -39,7 +40,8 @@ def native() -> dict[str, object]:
     except ImportError as error:
         raise SystemExit(
             "GT's native parts are built against the installed PyTorch, and none can be imported here "
-            f"({error}). Install torch>=2.13,<2.14 first and use `pip install --no-build-isolation .`, or run `make venv`."
+            f"({error}). Install torch>=2.13,<2.14 first and use `pip install --no-build-isolation .`, "
+            "or run `make venv`."
         ) from error
     extensions = []
     for name, folder in modules.items():

@@ -1,4 +1,4 @@
-"""What every test gets: a runtime directory of its own, so that no test sees or disturbs the clusters of whoever runs it."""
+"""What every test gets: a runtime directory of its own, so that no test sees or disturbs anybody's clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-# Before any test module is imported: a program that finds a cluster must not find the user's, here or in child processes.
+# Before any test module is imported: a program that looks for a cluster must not find the user's, here or in a child.
 # Directly under /tmp: the path of a unix socket holds 107 bytes.
 _RUNTIME_DIR = tempfile.mkdtemp(prefix="gt-test-", dir="/tmp")
 os.environ["GT_RUNTIME_DIR"] = _RUNTIME_DIR
@@ -29,7 +29,7 @@ def runtime_dir() -> Iterator[str]:
 
 @pytest.fixture
 def wait_until() -> Callable[..., None]:
-    """``wait_until(condition, seconds=10, what="...")``: returns once ``condition()`` is true, fails at the deadline."""
+    """``wait_until(condition, seconds=10, what="...")`` returns once ``condition()`` is true, fails at the deadline."""
 
     def wait(condition: Callable[[], object], seconds: float = 10.0, what: str = "") -> None:
         deadline = time.monotonic() + seconds
