@@ -1,7 +1,7 @@
 """Where clusters are: the runtime directory, connection files, and which cluster is meant.
 
-``docs/protocol.md``, "Finding a cluster", is this file in prose. Opens no socket: that a file's process is alive is all it
-says about a cluster. Must stay cheap to import: ``gt_top`` and ``import gt`` use it.
+``docs/protocol.md``, "Finding a cluster", is this file in prose. Opens no socket: that a file's process is alive is all
+it says about a cluster. Must stay cheap to import: ``gt_top`` and ``import gt`` use it.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class RuntimeDirectory:
         shutil.rmtree(self.run_dir(name), ignore_errors=True)
 
     def reserve(self, name: str) -> Reservation:
-        """Take ``name`` for a cluster that is about to start, until it is released or this process ends, however that be.
+        """Take ``name`` for a cluster that is about to start, until it is released or this process ends.
 
         Raises:
             NameTaken: a running or starting cluster has it; says which process.
@@ -307,7 +307,7 @@ def check_name(name: str) -> str:
 def find(
     name: str | None = None, address: str | None = None, *, embedded: bool = False, directory: Path | None = None
 ) -> Connection:
-    """The cluster that is meant: ``address`` or ``name``, else ``$GT_ADDRESS``, else ``$GT_CLUSTER``, else the only one.
+    """The cluster that is meant: by ``address`` or ``name``, ``$GT_ADDRESS``, ``$GT_CLUSTER``, or the only one.
 
     Args:
         name: of a running cluster, embedded ones included.
@@ -364,7 +364,7 @@ def check_address(address: str) -> str:
 
 
 def _rebooted(connection: Connection) -> bool:
-    """Whether it was written on this host before its last boot (``host_id`` begins with the boot's id): so it's dead."""
+    """Whether it was written on this host before its last boot (``host_id`` begins with the boot's id)."""
     boot = host_id()[:36]
     return connection.host == os.uname().nodename and bool(connection.host_id) and connection.host_id[:36] != boot
 

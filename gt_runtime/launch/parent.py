@@ -1,7 +1,7 @@
 """Is that process still the one it was, and waiting for its end. Linux only; knows nothing of clusters.
 
-A pid alone names a process only while it lives: the kernel gives the number away again. So a process is named here by its
-pid and its start time (clock ticks since boot, field 22 of ``/proc/PID/stat``).
+A pid alone names a process only while it lives: the kernel gives the number away again. So a process is named here by
+its pid and its start time (clock ticks since boot, field 22 of ``/proc/PID/stat``).
 """
 
 from __future__ import annotations
