@@ -1,0 +1,266 @@
+// The Python face of the client's native part: what gt/session.py calls, and the calls it is asked.
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/THP.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/extension.h>
+
+#include "gt_runtime/protocol/words.hpp"
+#include "signal.hpp"
+#include "site.hpp"
+#include "stream.hpp"
+
+namespace py = pybind11;
+
+namespace gt {
+namespace {
+
+// Leaked on purpose: capture may be asked after the interpreter's end began.
+struct Callbacks {
+  PyObject *flush = nullptr, *verdict = nullptr, *fetch = nullptr, *synchronize = nullptr, *notSupported = nullptr;
+};
+Callbacks& callbacks() {
+  static auto* c = new Callbacks();
+  return *c;
+}
+
+struct Gil {
+  PyGILState_STATE state = PyGILState_Ensure();
+  ~Gil() { PyGILState_Release(state); }
+};
+
+[[noreturn]] void raisePython() {
+  python_error error;
+  error.persist();
+  throw std::move(error);
+}
+
+PyObject* call(PyObject* f, PyObject* arguments) {
+  if (!f) TORCH_CHECK(false, "gt isn't initialised: import gt before using the device mux");
+  PyObject* result = PyObject_CallObject(f, arguments);
+  Py_XDECREF(arguments);
+  if (!result) raisePython();
+  return result;
+}
+
+void alive() { TORCH_CHECK(Py_IsInitialized(), "mux can't be used while the interpreter ends"); }
+
+py::list longs(const std::vector<int64_t>& v) {
+  py::list out;
+  for (auto x : v) out.append(x);
+  return out;
+}
+
+std::vector<int64_t> vectorOf(PyObject* list) { return py::handle(list).cast<std::vector<int64_t>>(); }
+
+}  // namespace
+
+void sendOutgoing() {
+  alive();
+  Gil gil;
+  Py_DECREF(call(callbacks().flush, nullptr));
+}
+
+std::vector<std::unique_ptr<Output>> awaitVerdict(int64_t request) {
+  alive();
+  Gil gil;
+  PyObject* metas = call(callbacks().verdict, Py_BuildValue("(L)", static_cast<long long>(request)));
+  std::vector<std::unique_ptr<Output>> out;
+  {
+    auto list = py::reinterpret_steal<py::list>(metas);
+    auto& s = Stream::the();
+    for (auto item : list) {
+      if (item.is_none()) {
+        out.push_back(nullptr);
+        continue;
+      }
+      auto m = item.cast<py::list>();
+      auto sizes = m[1].cast<std::vector<int64_t>>(), strides = m[2].cast<std::vector<int64_t>>();
+      auto dtype = static_cast<c10::ScalarType>(m[0].cast<int>());
+      std::lock_guard lock(s.mutex);  // nobody asks for the GIL while holding it
+      out.push_back(std::make_unique<Output>(Output{s.meta(sizes, strides, dtype), m[3].cast<int64_t>()}));
+    }
+  }
+  return out;
+}
+
+at::Tensor fetchValue(int64_t id, const Meta* meta) {
+  alive();
+  Gil gil;
+  auto arguments = py::make_tuple(id, longs(meta->sizes), static_cast<int>(meta->dtype));
+  PyObject* result = call(callbacks().fetch, arguments.release().ptr());
+  auto tensor = THPVariable_Check(result) ? THPVariable_Unpack(result) : at::Tensor();
+  Py_DECREF(result);
+  TORCH_CHECK(tensor.defined(), "internal error: a fetch gave no tensor");
+  return tensor;
+}
+
+void synchronizeSession() {
+  alive();
+  Gil gil;
+  Py_DECREF(call(callbacks().synchronize, nullptr));
+}
+
+void notSupported(const std::string& what, const std::string& why, const std::string& instead) {
+  alive();
+  Gil gil;
+  PyObject* type = callbacks().notSupported;
+  if (!type) TORCH_CHECK(false, what, " is not supported on mux: ", why, "; instead: ", instead);
+  PyObject* error = PyObject_CallFunction(type, "sss", what.c_str(), why.c_str(), instead.c_str());
+  if (error) {
+    PyErr_SetObject(type, error);
+    Py_DECREF(error);
+  }
+  raisePython();
+}
+
+namespace {
+
+py::object take() {
+  std::deque<Outgoing> out;
+  auto& s = Stream::the();
+  {
+    std::lock_guard lock(s.mutex);
+    out.swap(s.outgoing);
+  }
+  py::list result;
+  for (auto& o : out) {
+    if (o.meta) {
+      result.append(py::make_tuple(o.id, py::make_tuple(static_cast<int>(o.meta->dtype), longs(o.meta->sizes), longs(o.meta->strides), 0), std::move(o.data)));
+      continue;
+    }
+    py::list definitions, signals;
+    for (auto& d : o.definitions) definitions.append(py::bytes(d));
+    for (auto& g : o.signals) signals.append(py::make_tuple(g.id, g.name));
+    result.append(py::make_tuple(o.base, o.outputs, o.instructions, o.verdict, definitions, signals,
+                                 py::bytes(reinterpret_cast<const char*>(o.words.data()), o.words.size() * 8)));
+  }
+  return result;
+}
+
+void cut() {
+  auto& s = Stream::the();
+  std::lock_guard lock(s.mutex);
+  s.cut(0);
+}
+
+// Waits until a batch has been under way for `seconds` without leaving; false if there is none after `idle` seconds.
+bool waitWindow(double seconds, double idle) {
+  auto& s = Stream::the();
+  bool stale = false;
+  Py_BEGIN_ALLOW_THREADS;
+  {
+    std::unique_lock lock(s.mutex);
+    s.waiting = true;
+    s.begun.wait_for(lock, std::chrono::duration<double>(idle), [&] { return !s.batch.words.empty() || !s.dead.empty(); });
+    s.waiting = false;
+    if (!s.batch.words.empty() || !s.dead.empty()) {
+      const auto cuts = s.cuts;
+      lock.unlock();
+      struct timespec t{static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
+      nanosleep(&t, nullptr);
+      lock.lock();
+      stale = cuts == s.cuts && (!s.batch.words.empty() || !s.dead.empty());
+    }
+  }
+  Py_END_ALLOW_THREADS;
+  return stale;
+}
+
+int64_t signalNumber(const std::string& name) {
+  if (name.empty()) return 0;
+  auto& s = Stream::the();
+  std::lock_guard lock(s.mutex);
+  auto [it, fresh] = s.signals.try_emplace(name, s.nextSignal);
+  if (fresh) s.batch.signals.push_back({s.nextSignal++, name});
+  return it->second;
+}
+
+py::list tapeTake() {
+  std::vector<TapeEntry> entries;
+  auto& s = Stream::the();
+  {
+    std::lock_guard lock(s.mutex);
+    entries.swap(s.tapeEntries);
+  }
+  py::list out;
+  for (const auto& e : entries) out.append(py::make_tuple(e.name, e.tmpl, e.output, e.outputs, e.site, e.signal, e.shapes));
+  return out;
+}
+
+py::dict stats() {
+  auto& s = Stream::the();
+  std::lock_guard lock(s.mutex);
+  py::dict d;
+  d["instructions"] = s.issued;
+  d["templates"] = s.templates.size();
+  d["metas"] = s.metas.size();
+  d["ids"] = s.nextId;
+  d["dead"] = s.dead.size();
+  d["pending_words"] = s.batch.words.size();
+  d["batches"] = s.cuts;
+  return d;
+}
+
+}  // namespace
+}  // namespace gt
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  using namespace gt;
+  m.doc() = "The client's native part: device, capture, stream. Used by gt.session and gt.device only.";
+  m.def("register_device", [] {
+    registerDevice();
+    registerFunctional();
+    return registerCapture();
+  });
+  m.def("connect_callbacks", [](py::object flush, py::object verdict, py::object fetch, py::object synchronize, py::object notSupported) {
+    callbacks() = {flush.release().ptr(), verdict.release().ptr(), fetch.release().ptr(), synchronize.release().ptr(), notSupported.release().ptr()};
+  });
+  m.def("schema_hash", &words::schemaHash);
+  m.def("take", &take, "Everything to send, in order: batches as 7-tuples, uploads as 3-tuples.");
+  m.def("cut", &cut, "The batch under way becomes the next thing to send.");
+  m.def("wait_window", &waitWindow);
+  m.def("new_request", [] {
+    auto& s = Stream::the();
+    std::lock_guard lock(s.mutex);
+    return s.nextRequest++;
+  });
+  m.def("set_limit", [](size_t words) {
+    auto& s = Stream::the();
+    std::lock_guard lock(s.mutex);
+    s.limit = words;
+  });
+  m.def("end", [] {
+    auto& s = Stream::the();
+    std::lock_guard lock(s.mutex);
+    s.end();
+  });
+  m.def("acknowledge", &acknowledge);
+  m.def("set_internal", &setInternal);
+  m.def("site", &siteOf);
+  m.def("signal_number", &signalNumber);
+  m.def("enter_signal", &enterSignal);
+  m.def("current_signal", &currentSignal);
+  m.def("tape_start", [] {
+    auto& s = Stream::the();
+    std::lock_guard lock(s.mutex);
+    s.tape = true, s.tapeEntries.clear();
+  });
+  m.def("tape_stop", [] {
+    auto& s = Stream::the();
+    std::lock_guard lock(s.mutex);
+    s.tape = false;
+  });
+  m.def("tape_take", &tapeTake);
+  m.def("forked", [] { return forked; });
+  m.def("stats", &stats);
+  m.def("value_id", [](const at::Tensor& t) -> int64_t {
+    auto* impl = t.unsafeGetTensorImpl();
+    if (impl->key_set().has(c10::DispatchKey::Functionalize)) {
+      at::functionalization::impl::sync(t);
+      impl = at::functionalization::impl::unsafeGetFunctionalWrapper(t)->value().unsafeGetTensorImpl();
+    }
+    auto* mux = dynamic_cast<Mux*>(impl);
+    TORCH_CHECK(mux, "not a mux tensor");
+    return mux->id;
+  });
+}

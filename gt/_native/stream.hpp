@@ -1,0 +1,140 @@
+// The instruction stream of this process and the handles of its values: what capture writes and Python sends.
+//
+// One mutex guards the ids, the templates and the batch under way. Nothing here takes the GIL; whoever must call Python gives the
+// mutex back first (capture.cpp), so the two locks are never held in the opposite order.
+#pragma once
+#include <ATen/ATen.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace gt {
+
+constexpr auto kMux = c10::DeviceType::PrivateUse1;
+
+// Shape, strides and dtype of a value, interned: equal metas have equal numbers, so a template's key holds 4 bytes an input.
+struct Meta {
+  std::vector<int64_t> sizes, strides;
+  c10::ScalarType dtype;
+  int32_t number;
+};
+
+// A value's handle: a tensor without storage that knows the value's id. Its death is the value's.
+struct Mux final : c10::TensorImpl {
+  Mux(int64_t id, const Meta* meta, int64_t offset, uint32_t life);
+  ~Mux() override;
+  const int64_t id;
+  const Meta* const meta;
+  const uint32_t life;  // of the session the value belongs to
+};
+
+// What a template's first call taught: one entry a returned tensor (lists flattened), null for an undefined one.
+struct Output {
+  const Meta* meta;
+  int64_t offset;
+};
+struct Template {
+  int32_t id;
+  bool dynamic;
+  std::vector<Output> outputs;
+  std::vector<int32_t> lists;  // one entry a return: -1 a tensor, else the length of the list
+};
+
+struct Signal {
+  int64_t id;
+  std::string name;
+};
+
+// One thing to send, in order: a batch of words, or an upload.
+struct Outgoing {
+  std::vector<int64_t> words;
+  int64_t base = 0, outputs = 0, instructions = 0, verdict = 0;
+  std::vector<std::string> definitions;  // MessagePack, one a template
+  std::vector<Signal> signals;
+  at::Tensor data;  // an upload: contiguous CPU tensor
+  int64_t id = 0;
+  const Meta* meta = nullptr;
+};
+
+// One line of the tape: what was recorded, before anyone ran it.
+struct TapeEntry {
+  std::string name;
+  int32_t tmpl;
+  int64_t output, outputs;
+  int32_t site;
+  int64_t signal;
+  std::string shapes;
+};
+
+struct Stream {
+  std::mutex mutex;
+  std::condition_variable begun;  // the batch under way got its first word (someone may wait for the window)
+  bool waiting = false;
+
+  uint32_t life = 1;  // rises when a session ends: handles of older lives are refused
+  int64_t nextId = 1, nextRequest = 1, nextSignal = 1, nextTemplate = 0;
+  int64_t issued = 0, cuts = 0;
+  size_t limit = 2048;  // words after which a batch leaves
+
+  Outgoing batch;
+  std::deque<Outgoing> outgoing;
+  std::vector<int64_t> dead;
+  int64_t lastSignal = 0, lastFlags = -1;
+
+  std::vector<std::unique_ptr<Meta>> metas;
+  std::unordered_map<std::string, const Meta*> metaNumbers;
+  std::unordered_map<std::string, std::unique_ptr<Template>> templates;
+  std::unordered_map<std::string, int64_t> signals;
+
+  bool tape = false;
+  std::vector<TapeEntry> tapeEntries;
+
+  static Stream& the();  // never destroyed: handles may die after everything else
+
+  // All of these want the mutex held.
+  const Meta* meta(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
+  void reap();               // dead ids become a FREE order
+  void cut(int64_t verdict);  // the batch under way becomes the next thing to send
+  void end();                // a session is over: templates and what wasn't sent are gone
+};
+
+extern bool forked;  // this process is a forked child: the session isn't its own
+
+// The Python side's callbacks (module.cpp). None may be called with the mutex held; each takes the GIL and turns a Python exception into
+// a C++ one that torch hands back unchanged.
+void sendOutgoing();
+std::vector<std::unique_ptr<Output>> awaitVerdict(int64_t request);
+at::Tensor fetchValue(int64_t id, const Meta* meta);
+void synchronizeSession();
+[[noreturn]] void notSupported(const std::string& what, const std::string& why, const std::string& instead);
+
+// The number of the user's source line that is running in this thread (site.cpp); 0 = unknown.
+int32_t currentSite();
+
+// The signal of what this thread does now (module.cpp): a backward operation has its forward operation's.
+int64_t currentSignal();
+
+// Set while an in-place kernel of functionalization runs: its out-of-place operator must give self's shape (functional.cpp).
+struct Inplace {
+  const c10::IntArrayRef* sizes = nullptr;
+  const std::string* name = nullptr;
+};
+extern thread_local Inplace inplace;
+
+at::Tensor wrapped(const at::Tensor& inner);  // a handle as users see it
+bool functionalizing();
+at::Tensor fetchTensor(const at::Tensor& inner);
+at::Tensor uploadTensor(const at::Tensor& cpu);  // returns the handle
+int64_t registerCapture();                       // kernels on PrivateUse1; their number
+void registerFunctional();                       // what functionalization must do differently for mux
+void registerDevice();                           // guard, hooks, generator
+std::pair<uint64_t, uint64_t> drawSeed(const std::optional<at::Generator>& generator);
+void acknowledge(int64_t instructions);
+
+}  // namespace gt
