@@ -1,0 +1,1 @@
+"""Tests of GT; see each folder's own docstring."""

@@ -1,0 +1,1 @@
+"""The rows, a module for each part of PyTorch; importing one registers its rows (``registry``)."""
