@@ -1,7 +1,8 @@
 """What is measured: each function runs plain PyTorch and `mux` in turn in this process and returns its figures.
 
 In turn, because a shared machine's speed drifts: two figures of one measure were taken in the same seconds, so their
-ratio means something where the figures alone may not. Medians throughout. Knows nothing of tables and files (`report.py`).
+ratio means something where the figures alone may not. Medians throughout. Knows nothing of tables and files
+(`report.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ MIB = 1 << 20
 class Figure:
     """One measured thing, on mux and (where it makes sense) in plain PyTorch, beside what is aimed at.
 
-    ``mux`` and ``eager`` are medians in ``unit``, ``spread`` the quartiles of mux's. ``ratio`` is mux's time over eager's:
-    the median of the ratios of neighbouring runs. ``target`` bounds ``ratio`` if ``of`` is "ratio", else ``mux``: from
-    above, or from below where more is better (``at_least``).
+    ``mux`` and ``eager`` are medians in ``unit``, ``spread`` the quartiles of mux's. ``ratio`` is mux's time over
+    eager's: the median of the ratios of neighbouring runs. ``target`` bounds ``ratio`` if ``of`` is "ratio", else
+    ``mux``: from above, or from below where more is better (``at_least``).
     """
 
     name: str
@@ -149,26 +150,25 @@ def recording(rounds: int) -> Iterator[Figure]:
     operations: dict[str, tuple[Callable[[Tensor], object], float | None]] = {
         "add": (lambda x: x + x, 1.3),
         "mm": (lambda x: x @ x, None),
-        "add_": (lambda x: x.mul_(1.0), None),
+        "in-place mul": (lambda x: x.mul_(1.0), None),
         "view": (lambda x: x.view(256), None),
     }
     plain = torch.ones(16, 16)
     there = plain.to("mux")
+
+    def burst(operation: Callable[[Tensor], object], x: Tensor) -> float:
+        gt.synchronize()
+        begin = time.perf_counter()
+        for _ in range(count):
+            operation(x)
+        return time.perf_counter() - begin
+
     for name, (operation, target) in operations.items():
-
-        def burst(x: Tensor, operation: Callable[[Tensor], object] = operation) -> None:
-            for _ in range(count):
-                operation(x)
-
-        def on_mux(burst: Callable[[Tensor], None] = burst) -> float:
-            gt.synchronize()
-            return seconds(lambda: burst(there))
-
+        burst(operation, there)
         timed = Timed([], [])
-        on_mux()
         for _ in range(rounds * 4):
-            timed.mux.append(on_mux())
-            timed.eager.append(seconds(lambda burst=burst: burst(plain)))  # type: ignore[misc]
+            timed.mux.append(burst(operation, there))
+            timed.eager.append(burst(operation, plain))
         yield timed.figure(f"recording {name}", "us", lambda s: s / count * 1e6, target=target, of="ratio")
 
 
