@@ -1,5 +1,4 @@
 # Everything starts here: each target makes what it needs, from a fresh clone on. `make help` lists them.
-SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
