@@ -1,0 +1,1 @@
+"""Screens: one a file. They read the model at a tick and own no data."""

@@ -1,0 +1,1 @@
+"""How gt-top looks: palettes (what colour means what) and the few lines of CSS that place widgets."""
