@@ -8,6 +8,8 @@ DEPS := $(VENV)/.deps.stamp
 CAPTURE := $(VENV)/.capture.stamp
 EXECUTOR := $(VENV)/.executor.stamp
 WORDS := gt_runtime/protocol/words.hpp
+# ninja is looked for on PATH, and must not take make's job server for its own
+BUILD = MAKEFLAGS= PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python setup.py -q build_ext --inplace --build-temp
 
 # make demo: how long (empty: until q), how many workers
 DEMO_SECONDS ?=
@@ -32,11 +34,11 @@ $(DEPS): constraints.txt pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(CAPTURE): $(DEPS) setup.py $(WORDS) $(wildcard gt/_native/*.cpp gt/_native/*.hpp gt/_native/*.h)
-	GT_NATIVE=gt._native._capture PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python setup.py -q build_ext --inplace --build-temp build/capture
+	GT_NATIVE=gt._native._capture $(BUILD) build/capture
 	@touch $@
 
 $(EXECUTOR): $(DEPS) setup.py $(WORDS) $(wildcard gt_runtime/worker/_native/*.cpp gt_runtime/worker/_native/*.hpp gt_runtime/worker/_native/*.h)
-	GT_NATIVE=gt_runtime.worker._native._executor PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python setup.py -q build_ext --inplace --build-temp build/executor
+	GT_NATIVE=gt_runtime.worker._native._executor $(BUILD) build/executor
 	@touch $@
 
 native-capture: $(CAPTURE) ; @:

@@ -1,4 +1,4 @@
-"""The repository keeps its own promises: pins fit ranges, pages point at what exists, make targets they name are there."""
+"""The repository keeps its own promises: pins fit ranges, links lead somewhere, make targets named are there."""
 
 from __future__ import annotations
 
