@@ -100,15 +100,19 @@ class Raised:
     message: str
 
 
+#: What ``raised`` answers for a call that raises nothing; on the CPU that makes the row itself a broken one.
+NOTHING_RAISED = "nothing was raised"
+
+
 def raised(call: Callable[[], Any]) -> Raised | str:
-    """The exception that ``call`` raises; a sentence that no comparison takes for an exception when it raises none."""
+    """The exception that ``call`` raises, or ``NOTHING_RAISED``; a refusal passes through."""
     try:
         call()
     except Exception as error:
         if is_refusal(error):
             raise
         return Raised(type(error).__name__, str(error))
-    return "nothing was raised"
+    return NOTHING_RAISED
 
 
 def is_refusal(error: BaseException) -> bool:

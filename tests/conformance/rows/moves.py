@@ -216,7 +216,7 @@ def mixed_devices_raise(d: str) -> Any:
     facts = {}
     for name, call in calls.items():
         found = raised(call)
-        facts[name] = getattr(found, "type", None) == "RuntimeError" and "device" in str(found) or str(found)
+        facts[name] = (getattr(found, "type", None) == "RuntimeError" and "device" in str(found)) or str(found)
     return facts
 
 

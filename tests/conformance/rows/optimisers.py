@@ -74,7 +74,7 @@ def _run(d: str, name: str, options: dict[str, Any]) -> Any:
 for _name, _variants in OPTIMISERS.items():
     for _variant, _options in _variants.items():
         for _way, _switch in WAYS.items():
-            if (_way == "fused" and _name not in FUSED) or (_name == "Adafactor" and _way == "fused"):
+            if (_way == "fused" and _name not in FUSED) or (_way == "foreach" and _variant == "tensor_lr"):
                 continue
             _merged = _options | _switch
             _label = "_".join(filter(None, (_name, _variant, _way)))
