@@ -1,0 +1,1 @@
+"""Control requests: what the dispatcher answers (``requests``) and the one client (``client``). Torch-free."""
