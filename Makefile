@@ -67,7 +67,7 @@ demo: venv ## two training programs on a local cluster, gt-top attached (DEMO_SE
 	@$(BIN)/python examples/demo.py --workers $(DEMO_WORKERS) $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 screenshots: venv ## take screenshots/ anew
-	$(BIN)/python screenshots/take.py
+	$(BIN)/python screenshots/make.py
 
 wheel: venv ## dist/*.whl with the native parts in it
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel --quiet --no-deps --no-build-isolation -w dist .

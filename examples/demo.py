@@ -30,10 +30,10 @@ from types import FrameType
 from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
-GT = (sys.executable, "-m", "gt_runtime.cli")
+GT = (sys.executable, "-m", "gt_runtime")
 GT_TOP = (sys.executable, "-m", "gt_top")
 
-START_SECONDS = 60.0  # for workers to import torch and be ready, on a slow or busy machine
+START_SECONDS = 130.0  # for the cluster to be ready; `gt up` gives up by itself before, and says why
 STOP_SECONDS = 20.0  # for a program to finish its step and write its results, and for a cluster to stop
 TABLE_SECONDS = 4.0  # between two tables, where no terminal is
 TAIL_LINES = 15
@@ -184,7 +184,7 @@ class Demo:
     def show(self) -> None:
         """gt-top in the terminal until it is left, or tables where there is none; returns when it is time to end."""
         deadline = None if self.options.seconds is None else time.monotonic() + self.options.seconds
-        if sys.stdin.isatty() and sys.stdout.isatty():
+        if all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
             self.watch(deadline)
         else:
             self.print_tables(deadline)
