@@ -662,7 +662,7 @@ at::Tensor uploadTensor(const at::Tensor& cpu) {
     id = s.nextId++;
     life = s.life;
     Outgoing out;
-    out.data = data, out.id = id, out.meta = meta;
+    out.data = data, out.id = id, out.meta = meta, out.seq = s.nextSeq++;
     s.outgoing.push_back(std::move(out));
     s.cuts++;
   }

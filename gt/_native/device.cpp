@@ -116,7 +116,7 @@ void registerDevice() {
 }
 
 std::pair<uint64_t, uint64_t> drawSeed(const std::optional<at::Generator>& generator) {
-  const at::Generator& g = generator && generator->defined() ? *generator : defaultGenerator();
+  at::Generator g = generator && generator->defined() ? *generator : defaultGenerator();
   TORCH_CHECK(g.device().type() == kMux, "Expected a 'mux' device type for generator but found '", g.device().type(), "'");
   std::lock_guard lock(g.mutex());
   auto* own = g.get<Generator>();

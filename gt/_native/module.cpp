@@ -1,5 +1,7 @@
 // The Python face of the client's native part: what gt/session.py calls, and the calls it is asked.
+#include <ATen/FunctionalTensorWrapper.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/THP.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/extension.h>
@@ -115,26 +117,41 @@ void notSupported(const std::string& what, const std::string& why, const std::st
 
 namespace {
 
-py::object take() {
-  std::deque<Outgoing> out;
+// The next thing to send, or None. It stays until `sent` says that it has left, so that an interrupt in between loses nothing.
+py::object first() {
   auto& s = Stream::the();
+  const Outgoing* o = nullptr;
   {
     std::lock_guard lock(s.mutex);
-    out.swap(s.outgoing);
+    if (s.outgoing.empty()) return py::none();
+    o = &s.outgoing.front();  // a deque's elements don't move; only `sent` and `end` remove, and both have the GIL
   }
-  py::list result;
-  for (auto& o : out) {
-    if (o.meta) {
-      result.append(py::make_tuple(o.id, py::make_tuple(static_cast<int>(o.meta->dtype), longs(o.meta->sizes), longs(o.meta->strides), 0), std::move(o.data)));
-      continue;
+  if (o->meta)
+    return py::make_tuple(o->seq, o->id, py::make_tuple(static_cast<int>(o->meta->dtype), longs(o->meta->sizes), longs(o->meta->strides), 0), o->data);
+  py::list definitions, signals;
+  for (auto& d : o->definitions) definitions.append(py::bytes(d));
+  for (auto& g : o->signals) signals.append(py::make_tuple(g.id, g.name));
+  return py::make_tuple(o->seq, o->base, o->outputs, o->instructions, o->verdict, definitions, signals,
+                        py::bytes(reinterpret_cast<const char*>(o->words.data()), o->words.size() * 8));
+}
+
+void sent(int64_t seq) {
+  auto& s = Stream::the();
+  std::lock_guard lock(s.mutex);
+  if (!s.outgoing.empty() && s.outgoing.front().seq == seq) s.outgoing.pop_front();
+}
+
+py::dict dtypes() {
+  py::dict out;
+  for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); i++) {
+    auto type = static_cast<c10::ScalarType>(i);
+    if (type == c10::ScalarType::Undefined) continue;
+    try {
+      out[py::int_(i)] = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(type)));
+    } catch (const std::exception&) {
     }
-    py::list definitions, signals;
-    for (auto& d : o.definitions) definitions.append(py::bytes(d));
-    for (auto& g : o.signals) signals.append(py::make_tuple(g.id, g.name));
-    result.append(py::make_tuple(o.base, o.outputs, o.instructions, o.verdict, definitions, signals,
-                                 py::bytes(reinterpret_cast<const char*>(o.words.data()), o.words.size() * 8)));
   }
-  return result;
+  return out;
 }
 
 void cut() {
@@ -216,7 +233,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     callbacks() = {flush.release().ptr(), verdict.release().ptr(), fetch.release().ptr(), synchronize.release().ptr(), notSupported.release().ptr()};
   });
   m.def("schema_hash", &words::schemaHash);
-  m.def("take", &take, "Everything to send, in order: batches as 7-tuples, uploads as 3-tuples.");
+  m.def("first", &first, "The next thing to send: a batch as an 8-tuple, an upload as a 4-tuple, or None.");
+  m.def("sent", &sent);
+  m.def("dtypes", &dtypes);
   m.def("cut", &cut, "The batch under way becomes the next thing to send.");
   m.def("wait_window", &waitWindow);
   m.def("new_request", [] {
@@ -238,16 +257,24 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_internal", &setInternal);
   m.def("site", &siteOf);
   m.def("signal_number", &signalNumber);
+  m.def("signals", [] {
+    auto& s = Stream::the();
+    std::lock_guard lock(s.mutex);
+    return s.signals;
+  });
+  m.def("default_generator", [] { return at::globalContext().defaultGenerator(c10::Device(kMux, 0)); });
   m.def("enter_signal", &enterSignal);
   m.def("current_signal", &currentSignal);
   m.def("tape_start", [] {
     auto& s = Stream::the();
     std::lock_guard lock(s.mutex);
+    s.cut(0);  // the batch says whether it is traced
     s.tape = true, s.tapeEntries.clear();
   });
   m.def("tape_stop", [] {
     auto& s = Stream::the();
     std::lock_guard lock(s.mutex);
+    s.cut(0);
     s.tape = false;
   });
   m.def("tape_take", &tapeTake);

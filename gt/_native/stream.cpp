@@ -57,6 +57,8 @@ void Stream::cut(int64_t verdict) {
   reap();
   if (batch.words.empty() && batch.definitions.empty() && !verdict) return;
   batch.verdict = verdict;
+  batch.seq = nextSeq++;
+  lastSignal = -1, lastFlags = -1;
   if (batch.outputs == 0) batch.base = nextId;
   outgoing.push_back(std::move(batch));
   batch = Outgoing();
@@ -66,12 +68,13 @@ void Stream::cut(int64_t verdict) {
 
 void Stream::end() {
   life++;
+  nextSeq = 1;
   templates.clear();
   signals.clear();
   batch = Outgoing();
   outgoing.clear();
   dead.clear();
-  lastSignal = 0, lastFlags = -1;
+  lastSignal = -1, lastFlags = -1;
 }
 
 }  // namespace gt

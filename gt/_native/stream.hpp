@@ -54,7 +54,7 @@ struct Signal {
 // One thing to send, in order: a batch of words, or an upload.
 struct Outgoing {
   std::vector<int64_t> words;
-  int64_t base = 0, outputs = 0, instructions = 0, verdict = 0;
+  int64_t seq = 0, base = 0, outputs = 0, instructions = 0, verdict = 0;
   std::vector<std::string> definitions;  // MessagePack, one a template
   std::vector<Signal> signals;
   at::Tensor data;  // an upload: contiguous CPU tensor
@@ -78,14 +78,14 @@ struct Stream {
   bool waiting = false;
 
   uint32_t life = 1;  // rises when a session ends: handles of older lives are refused
-  int64_t nextId = 1, nextRequest = 1, nextSignal = 1, nextTemplate = 0;
+  int64_t nextSeq = 1, nextId = 1, nextRequest = 1, nextSignal = 1, nextTemplate = 0;
   int64_t issued = 0, cuts = 0;
   size_t limit = 2048;  // words after which a batch leaves
 
   Outgoing batch;
   std::deque<Outgoing> outgoing;
   std::vector<int64_t> dead;
-  int64_t lastSignal = 0, lastFlags = -1;
+  int64_t lastSignal = -1, lastFlags = -1;  // said in this batch; a batch stands for itself
 
   std::vector<std::unique_ptr<Meta>> metas;
   std::unordered_map<std::string, const Meta*> metaNumbers;

@@ -49,9 +49,12 @@ class Streams:
         Raises:
             StreamError: the stream can't go on.
         """
-        if message.seq != session.seq + 1:
-            raise StreamError(f"to take message {message.seq} of the stream", f"message {session.seq + 1} is next")
-        session.seq += 1
+        if type(message) is m.Batch or type(message) is m.Upload:
+            if message.seq <= session.seq:
+                return  # sent again: the client was interrupted before it could note that this had left
+            if message.seq != session.seq + 1:
+                raise StreamError(f"to take message {message.seq} of the stream", f"message {session.seq + 1} is next")
+            session.seq += 1
         if type(message) is m.Batch:
             self._charge(session, message.instructions, 0)
         elif type(message) is m.Upload:

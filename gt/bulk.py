@@ -1,0 +1,90 @@
+"""Large tensors where there is no shared memory: pieces beside the control socket, each acknowledged, a few under way."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import zmq
+
+from gt.link import Link
+from gt_runtime.protocol import limits, messages
+
+
+@dataclass(slots=True)
+class _Transfer:
+    memory: memoryview  # of the whole tensor
+    moved: int = 0  # bytes that have been acknowledged (upload) or have arrived (fetch)
+    done: bool = False
+
+
+class Bulk:
+    """Connects at the first use. Transfers are numbered by the session's requests."""
+
+    def __init__(self, context: zmq.Context[Any], endpoint: str, session: str) -> None:
+        self._context, self._endpoint, self._session = context, endpoint, session
+        self._link: Link | None = None
+        self._lock = threading.Lock()
+        self._transfers: dict[int, _Transfer] = {}
+
+    def upload(self, transfer: int, memory: memoryview) -> None:
+        """Stages ``memory`` at the worker; returns once all of it has arrived there."""
+        link = self._connected()
+        state = self._transfers[transfer] = _Transfer(memory)
+        try:
+            sent, total = 0, memory.nbytes
+            window = limits.CHUNK_BYTES * limits.CHUNK_WINDOW
+            while sent < total:
+                if sent - state.moved >= window:
+                    link.wait(lambda: sent - state.moved < window)
+                size = min(limits.CHUNK_BYTES, total - sent)
+                link.send(messages.Chunk(self._session, transfer, sent, total, sent + size == total, bytes(memory[sent : sent + size])))
+                sent += size
+            link.wait(lambda: state.done)
+        finally:
+            del self._transfers[transfer]
+
+    def expect(self, transfer: int, memory: memoryview) -> None:
+        """Chunks of ``transfer`` go to ``memory`` from now on."""
+        self._connected()
+        self._transfers[transfer] = _Transfer(memory)
+
+    def wait(self, transfer: int) -> None:
+        """Returns once an expected transfer is complete."""
+        state = self._transfers[transfer]
+        try:
+            self._connected().wait(lambda: state.done)
+        finally:
+            del self._transfers[transfer]
+
+    def fail(self, error: BaseException) -> None:
+        if self._link is not None:
+            self._link.fail(error)
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    def _connected(self) -> Link:
+        with self._lock:
+            if self._link is None:
+                self._link = Link(self._context, self._endpoint)
+                self._link.on(messages.Chunk, self._arrived)
+                self._link.send(messages.Beat(self._session, 0, {}))
+            return self._link
+
+    def _arrived(self, chunk: messages.Chunk) -> None:
+        state = self._transfers.get(chunk.transfer)
+        data = memoryview(chunk.data)
+        if data.nbytes == 0 and chunk.nbytes > 0:  # an acknowledgement of ours
+            if state is not None:
+                state.moved = max(state.moved, chunk.offset)
+                state.done = state.done or chunk.last
+            return
+        if state is not None and chunk.offset + data.nbytes <= state.memory.nbytes:
+            state.memory[chunk.offset : chunk.offset + data.nbytes] = data
+            state.moved += data.nbytes
+            state.done = state.moved >= state.memory.nbytes
+        assert self._link is not None
+        self._link.send(messages.Chunk(self._session, chunk.transfer, chunk.offset + data.nbytes, chunk.nbytes, chunk.last, b""))
