@@ -15,7 +15,7 @@ import gt_runtime
 from gt_runtime.launch import parent
 
 _POLL_SECONDS = 0.1  # how often children are looked at where the kernel has no pidfd
-_TAIL_BYTES = 16 << 10
+_LINE_BYTES = 400  # of a log, generously: what is read for so many lines
 TAIL_LINES = 15  # of a log, in an error
 
 
@@ -89,11 +89,11 @@ class Child:
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """The last ``lines`` lines of a text file (of its last 16 KiB); empty if it can't be read."""
+    """The last ``lines`` lines of a text file, fewer if they are very long; empty if it can't be read."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
+            file.seek(max(0, size - lines * _LINE_BYTES))
             return file.read().decode(errors="replace").splitlines()[-lines:]
     except OSError:
         return []

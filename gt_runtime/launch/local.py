@@ -48,7 +48,7 @@ def ask_dispatcher(front: str, seconds: float, method: str, **arguments: Any) ->
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """What a cluster is started with. Sizes in bytes; ``session_memory`` 0: no cap; ``turn_bytes`` None: the default."""
+    """What a cluster is started with. Sizes in bytes; ``session_memory`` 0: no cap; ``turn_bytes`` None: default."""
 
     name: str
     slots: tuple[Slot, ...]  # one worker each; none at all is fine where workers join from elsewhere

@@ -1,0 +1,1 @@
+"""What stands behind each word of the command line. Modules are imported when their command runs, and never torch."""
