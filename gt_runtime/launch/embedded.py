@@ -41,6 +41,11 @@ class Embedded:
         """Why the cluster ended by itself, with the end of the log that says most; None if it didn't."""
         return self._error
 
+    def check(self) -> None:
+        """Raises ``error`` if there is one: for a client that waits for the cluster's first answer."""
+        if self._error is not None:
+            raise self._error
+
     def wait_ready(self, seconds: float = START_SECONDS) -> Connection:
         """Wait until all workers are ready.
 
