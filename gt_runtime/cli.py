@@ -156,6 +156,7 @@ def _add_processes(
     worker.add_argument("--device", help="cpu, cuda:N or the uuid of a MIG slice (default: cpu)")
     worker.add_argument("--id", help="a name such as w7 (default: the next free one)")
     worker.add_argument("--threads", type=_positive, metavar="N", help="of a CPU worker")
+    worker.add_argument("--memory", type=_size, metavar="SIZE", help="cap for values (default: the device's memory)")
     worker.add_argument("--parent", type=_positive, metavar="PID", help="end when this process ends")
 
 
@@ -209,7 +210,8 @@ def _dispatch(parsed: argparse.Namespace) -> int:
             from gt_runtime.commands import join
 
             back = join.back_endpoint(common.find(parsed))
-            join.worker(back, parsed.device, parsed.id, parsed.threads, parsed.parent)
+            options = {f"--{key}": getattr(parsed, key) for key in ("device", "id", "memory", "parent")}
+            join.worker(back, options, parsed.threads)
         case "sessions":
             return _sessions(parsed)
     from gt_runtime.commands import show

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from gt_runtime.commands.common import Unreachable, ask, say
@@ -35,11 +35,10 @@ def dispatcher(arguments: Sequence[str]) -> NoReturn:
     os.execve(argv[0], argv, children.environment())
 
 
-def worker(back: str, device: str | None, name: str | None, threads: int | None, parent: int | None) -> NoReturn:
-    """Replace this process by a worker that connects to ``back``."""
+def worker(back: str, options: Mapping[str, str | int | None], threads: int | None) -> NoReturn:
+    """Replace this process by a worker that connects to ``back``. ``options`` by name, None = its default."""
     argv = [*children.python("gt_runtime.worker"), "--connect", back]
-    for option, value in (("--device", device), ("--id", name), ("--threads", threads), ("--parent", parent)):
+    for option, value in {**options, "--threads": threads}.items():
         if value is not None:
             argv += [option, str(value)]
-    more = {"CUDA_VISIBLE_DEVICES": device} if device and device.startswith("MIG-") else {}
-    os.execve(argv[0], argv, children.environment(threads or 0, more))
+    os.execve(argv[0], argv, children.environment(threads or 0))

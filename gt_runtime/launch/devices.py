@@ -64,25 +64,25 @@ def gpus() -> tuple[Slot, ...]:
     with nvml() as library:
         if library is None:
             return ()
-        whole: list[str] = []  # uuids, in NVML's order, which is that of the PCI bus
+        whole: dict[int, str] = {}  # uuids by NVML's number, which is the place on the PCI bus
         slices: list[str] = []
         for index in range(library.nvmlDeviceGetCount()):
             handle = library.nvmlDeviceGetHandleByIndex(index)
             mig = _slices(library, handle)
             if mig is None:
-                whole.append(_text(library.nvmlDeviceGetUUID(handle)))
+                whole[index] = _text(library.nvmlDeviceGetUUID(handle))
             slices += mig or []
     return _visible(whole, slices, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def _visible(whole: list[str], slices: list[str], chosen: str | None) -> tuple[Slot, ...]:
+def _visible(whole: Mapping[int, str], slices: list[str], chosen: str | None) -> tuple[Slot, ...]:
     """Slots for GPUs and MIG slices (uuids) under a ``CUDA_VISIBLE_DEVICES`` of ``chosen`` (None: not set).
 
     As CUDA reads it: a list that ends at its first entry that names nothing. A whole GPU is called by its place in that
-    list, as torch in the worker will call it; a slice by its uuid, which must be all that its process sees.
+    list, or on the bus where there is no list, as ``gt worker --device`` takes it; a slice by its uuid.
     """
     if chosen is None:
-        found = [Slot(f"cuda:{i}") for i in range(len(whole))]
+        found = [Slot(f"cuda:{i}") for i in whole]
         return (*found, *(_slice(uuid) for uuid in slices))
     found = []
     for entry in (part.strip() for part in chosen.split(",")):
@@ -92,10 +92,10 @@ def _visible(whole: list[str], slices: list[str], chosen: str | None) -> tuple[S
                 break
             found.append(_slice(match[0]))
         elif entry.startswith("GPU-"):
-            if sum(uuid.startswith(entry) for uuid in whole) != 1:
+            if sum(uuid.startswith(entry) for uuid in whole.values()) != 1:
                 break
             found.append(Slot(f"cuda:{len(found)}"))
-        elif entry.isdigit() and int(entry) < len(whole):
+        elif entry.isdigit() and int(entry) in whole:
             found.append(Slot(f"cuda:{len(found)}"))
         else:
             break

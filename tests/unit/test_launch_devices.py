@@ -8,7 +8,7 @@ from gt_runtime.launch import devices
 from gt_runtime.launch.devices import DeviceKind, Slot
 from gt_runtime.launch.errors import LaunchError
 
-CARDS = ["GPU-aa11", "GPU-bb22", "GPU-bb33"]
+CARDS = {0: "GPU-aa11", 2: "GPU-bb22", 3: "GPU-bb33"}  # 1 is split
 SLICES = ["MIG-11", "MIG-22"]
 
 
@@ -19,11 +19,11 @@ def mig(uuid: str) -> Slot:
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        (None, [Slot("cuda:0"), Slot("cuda:1"), Slot("cuda:2"), mig("MIG-11"), mig("MIG-22")]),
+        (None, [Slot("cuda:0"), Slot("cuda:2"), Slot("cuda:3"), mig("MIG-11"), mig("MIG-22")]),
         ("", []),
         ("-1", []),
         ("2,0", [Slot("cuda:0"), Slot("cuda:1")]),
-        ("1,-1,0", [Slot("cuda:0")]),
+        ("2,-1,0", [Slot("cuda:0")]),
         ("0, 9, 1", [Slot("cuda:0")]),
         ("GPU-aa", [Slot("cuda:0")]),
         ("GPU-bb", []),  # names two
