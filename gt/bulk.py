@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from gt_runtime.protocol import limits, messages
 @dataclass(slots=True)
 class _Transfer:
     memory: memoryview  # of the whole tensor
-    moved: int = 0  # bytes that have been acknowledged (upload) or have arrived (fetch)
+    moved: int = 0  # pieces that were acknowledged (upload), or bytes that have arrived (fetch)
     done: bool = False
 
 
@@ -33,14 +34,13 @@ class Bulk:
         link = self._connected()
         state = self._transfers[transfer] = _Transfer(memory)
         try:
-            sent, total = 0, memory.nbytes
-            window = limits.CHUNK_BYTES * limits.CHUNK_WINDOW
-            while sent < total:
-                if sent - state.moved >= window:
-                    link.wait(lambda: sent - state.moved < window)
-                size = min(limits.CHUNK_BYTES, total - sent)
-                link.send(messages.Chunk(self._session, transfer, sent, total, sent + size == total, bytes(memory[sent : sent + size])))
-                sent += size
+            total = memory.nbytes
+            for number, offset in enumerate(range(0, total, limits.CHUNK_BYTES)):
+                link.wait(lambda n=number: state.done or n - state.moved < limits.CHUNK_WINDOW)
+                if state.done:  # its worker was lost: the Upload will say so
+                    return
+                end = min(offset + limits.CHUNK_BYTES, total)
+                link.send(messages.Chunk(self._session, transfer, offset, total, end == total, bytes(memory[offset:end])))
             link.wait(lambda: state.done)
         finally:
             del self._transfers[transfer]
@@ -50,13 +50,14 @@ class Bulk:
         self._connected()
         self._transfers[transfer] = _Transfer(memory)
 
-    def wait(self, transfer: int) -> None:
-        """Returns once an expected transfer is complete."""
+    def wait(self, transfer: int, given_up: Callable[[], bool]) -> None:
+        """Returns once an expected transfer is complete, or ``given_up`` says that it won't be."""
         state = self._transfers[transfer]
-        try:
-            self._connected().wait(lambda: state.done)
-        finally:
-            del self._transfers[transfer]
+        self._connected().wait(lambda: state.done or given_up())
+
+    def forget(self, transfer: int) -> None:
+        """Chunks of ``transfer`` that still come are dropped."""
+        self._transfers.pop(transfer, None)
 
     def fail(self, error: BaseException) -> None:
         if self._link is not None:
@@ -79,7 +80,7 @@ class Bulk:
         data = memoryview(chunk.data)
         if data.nbytes == 0 and chunk.nbytes > 0:  # an acknowledgement of ours
             if state is not None:
-                state.moved = max(state.moved, chunk.offset)
+                state.moved += 1
                 state.done = state.done or chunk.last
             return
         if state is not None and chunk.offset + data.nbytes <= state.memory.nbytes:
@@ -87,4 +88,4 @@ class Bulk:
             state.moved += data.nbytes
             state.done = state.moved >= state.memory.nbytes
         assert self._link is not None
-        self._link.send(messages.Chunk(self._session, chunk.transfer, chunk.offset + data.nbytes, chunk.nbytes, chunk.last, b""))
+        self._link.send(messages.Chunk(self._session, chunk.transfer, chunk.offset, chunk.nbytes, chunk.last, b""))

@@ -62,6 +62,11 @@ class Link:
             deque(map(self._send_part, frames, flags), maxlen=0)
             self._drain()
 
+    def pump(self) -> None:
+        """Reads what has come, without waiting."""
+        with self._lock:
+            self._drain()
+
     def wait(self, ready: Callable[[], Any], timeout: float | None = None, what: str = "") -> Any:
         """What ``ready`` returns once it is true. Raises the link's failure, or ClusterError after ``timeout`` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout

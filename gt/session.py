@@ -135,6 +135,7 @@ class Session:
         if definitions:
             definitions = [msgpack.unpackb(d) for d in definitions]
         self.link.send(messages.Batch("", seq, base, outputs, instructions, verdict, definitions, signals, words))
+        self._sent = seq
         _capture.sent(seq)
 
     def _upload(self, seq: int, id: int, meta: tuple[int, list[int], list[int], int], data: torch.Tensor) -> None:
@@ -152,6 +153,7 @@ class Session:
             self.bulk.upload(transfer, memoryview(_flat(data).numpy()))
             source = ["s", transfer, nbytes]
         self.link.send(messages.Upload("", seq, request, id, list(meta), source, payload))
+        self._sent = seq
         _capture.sent(seq)
 
     def _region(self, nbytes: int) -> Region | None:
@@ -188,31 +190,51 @@ class Session:
         request = _capture.new_request()
         out = torch.empty(sizes, dtype=dtype)
         nbytes = out.numel() * out.element_size()
-        region = self._region(nbytes) if nbytes > limits.INLINE_BYTES else None
-        sink: list[Any] | None = None
-        if region is not None:
-            sink = region.address
-            self._regions[request] = region
-        elif nbytes > limits.INLINE_BYTES:
-            sink = ["s", request, nbytes]
-            self.bulk.expect(request, memoryview(_flat(out).numpy()))
-        result = self.ask(request, messages.Fetch("", self._sent, request, id, sink))
-        if result.failure is not None:
-            self._finish(request, region)
-            raise self.exception(result.failure, at_the_call=False)
-        if region is not None:
-            _flat(out).copy_(torch.frombuffer(region.view, dtype=torch.uint8))
-        elif sink is not None:
-            self.bulk.wait(request)
-        elif nbytes:
+        if nbytes <= limits.INLINE_BYTES:
+            result = self._fetched(request, id, None)
             if memoryview(result.data).nbytes != nbytes:
                 raise errors.GTError(f"internal error: a fetch of {nbytes} bytes brought {memoryview(result.data).nbytes}")
-            _flat(out).copy_(torch.frombuffer(bytearray(result.data), dtype=torch.uint8))
-        self._finish(request, region)
+            if nbytes:
+                _flat(out).copy_(torch.frombuffer(bytearray(result.data), dtype=torch.uint8))
+        elif (region := self._region(nbytes)) is not None:
+            self._regions[request] = region  # an interrupted fetch leaves it there until the worker has answered
+            self._fetched(request, id, region.address)
+            _flat(out).copy_(torch.frombuffer(region.view, dtype=torch.uint8))
+            self._release(request)
+        else:
+            self._in_chunks(request, id, out)
         return out
 
-    def _finish(self, request: int, region: Region | None) -> None:
-        if region is not None and self.arena is not None and self._regions.pop(request, None) is not None:
+    def _fetched(self, request: int, id: int, sink: list[Any] | None) -> messages.Result:
+        result = self.ask(request, messages.Fetch("", self._sent, request, id, sink))
+        if result.failure is not None:
+            self._release(request)
+            raise self.exception(result.failure, at_the_call=False)
+        return result
+
+    def _in_chunks(self, request: int, id: int, out: torch.Tensor) -> None:
+        flat = _flat(out)
+        self.bulk.expect(request, memoryview(flat.numpy()))
+        self._wanted.add(request)
+        try:
+            self._fetched(request, id, ["s", request, flat.numel()])
+            self._wanted.add(request)
+
+            def given_up() -> bool:  # a second Result says that the worker was lost on the way
+                self.link.pump()
+                return request in self._results
+
+            self.bulk.wait(request, given_up)
+            if request in self._results:
+                raise self.exception(self._results[request].failure or [], at_the_call=False)
+        finally:
+            self.bulk.forget(request)
+            self._wanted.discard(request)
+            self._results.pop(request, None)
+
+    def _release(self, request: int) -> None:
+        """The worker has answered: the memory lent for ``request`` is free again."""
+        if (region := self._regions.pop(request, None)) is not None and self.arena is not None:
             self.arena.free(region)
 
     def synchronize(self, want_log: bool = False, raising: bool = True) -> list[Any]:
@@ -235,8 +257,8 @@ class Session:
     def _result(self, result: messages.Result) -> None:
         if result.request in self._wanted:
             self._results[result.request] = result
-        elif (region := self._regions.pop(result.request, None)) is not None and self.arena is not None:
-            self.arena.free(region)  # an upload has been read, or a fetch was given up
+        else:
+            self._release(result.request)  # an upload has been read, or a fetch that was given up is answered
 
     def _notice(self, notice: messages.Notice) -> None:
         if notice.level == "fatal":

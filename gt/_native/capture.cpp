@@ -581,6 +581,12 @@ at::Tensor toCopy(const at::Tensor& self, std::optional<at::ScalarType> dtype, s
     if (dtype || format || layout || !device->is_cpu()) fetched = at::_to_copy(fetched, dtype, layout, device, false, false, format);
     return fetched;
   }
+  if (self.device().type() != kMux) {
+    auto data = self.detach();
+    if (dtype || format) data = at::_to_copy(data, dtype, std::nullopt, std::nullopt, std::nullopt, false, format);
+    auto handle = uploadTensor(data.to(c10::kCPU));
+    return functionalizing() ? handle : wrapped(handle);
+  }
   static auto* captured = [] {
     auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::_to_copy", "");
     return new std::pair(handle, std::make_unique<Kernel>(describe(handle)));
