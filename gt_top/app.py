@@ -60,7 +60,7 @@ class GtTop(App[None]):
     ) -> None:
         """``open_feed`` gets a cluster's key. ``choices``: ask which one first. ``ticking`` False: only ``tick()`` draws."""
         palette = PALETTES[options.theme]
-        super().__init__(ansi_color=True if not palette.track else None)
+        super().__init__(ansi_color=True if not palette.coloured else None)
         self._open_feed = open_feed
         self._glyphs = glyphs
         self._options = options
@@ -211,7 +211,7 @@ class GtTop(App[None]):
 
     def use_palette(self, palette: Palette) -> None:
         """Draw with another palette from now on."""
-        self.ansi_color = True if not palette.track else None
+        self.ansi_color = True if not palette.coloured else None
         self.theme = palette.name
         self.call_after_refresh(partial(self._main.restyle, palette, self._glyphs))
 

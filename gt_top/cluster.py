@@ -269,7 +269,7 @@ class Cluster:
                 tracked = _Tracked(record, Ring(_samples()), ())
                 self._workers[record.id] = tracked
             tracked.record, tracked.gone_at = record, None
-            tracked.order = (record.host or "", natural(record.id))
+            tracked.order = (natural(record.host or ""), natural(record.id))
             tracked.ring.append(None if record.state == Worker.LOST else record.utilisation, steps)
         _let_go(self._workers, present, now)
 

@@ -11,7 +11,7 @@ from gt_top.clock import Clock
 from gt_top.cluster import Cluster, ClusterView, Look, Sum, Unlinked
 from gt_top.feed import Feed
 from gt_top.widgets.columns import Column, RowT, layout
-from gt_top.widgets.glyphs import ASCII, Glyphs, bar, fit
+from gt_top.widgets.glyphs import Glyphs, bar, fit
 from gt_top.widgets.header import header
 from gt_top.widgets.spans import Bar, Line, width_of
 from gt_top.widgets.tables import session_columns, worker_columns
@@ -72,14 +72,7 @@ def _cell(column: Column[RowT], row: RowT, width: int, glyphs: Glyphs) -> str:
 
 
 def _text(cell: Line, glyphs: Glyphs) -> str:
-    return "".join(_bar(s, glyphs) if isinstance(s, Bar) else s[0] for s in cell)
-
-
-def _bar(span: Bar, glyphs: Glyphs) -> str:
-    if span.cells < 3:
-        return bar(glyphs, span.share, span.cells)
-    edge = "[]" if glyphs is ASCII else "▕▏"
-    return edge[0] + bar(glyphs, span.share, span.cells - 2) + edge[1]
+    return "".join("".join(bar(glyphs, s.share, s.cells)) if isinstance(s, Bar) else s[0] for s in cell)
 
 
 def as_json(view: ClusterView) -> str:

@@ -20,7 +20,7 @@ from gt_top.widgets.cells import STATE_ROLES
 from gt_top.widgets.columns import Column
 from gt_top.widgets.glyphs import Glyphs
 
-_KEYS_CELLS = 14
+_KEYS_CELLS = 17
 
 
 class HelpScreen(ModalScreen[None]):

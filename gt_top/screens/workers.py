@@ -131,6 +131,8 @@ class WorkersScreen(Screen[None]):
             widget.display = lines > 0
 
     def _footer(self, width: int, view: ClusterView, heights: Heights) -> Line:
+        if self.query_one("#filter-bar").has_class("open"):
+            return [("  Enter", Role.ACCENT), (" keep   ", Role.DIM), ("Esc", Role.ACCENT), (" drop", Role.DIM)]
         parts: list[tuple[int, Line]] = []
         rank = {"quit": 0, "help": 1}
         for action in self._actions:
@@ -141,10 +143,10 @@ class WorkersScreen(Screen[None]):
             n = len(view.sessions)
             parts.append((3, [(f"+{n} session{'s' if n != 1 else ''} hidden", Role.DIM)]))
         note: list[Span] = [(self._note, Role.DIM)] if self._note else []
-        left = pack(parts, max(0, width - 2 - (len(self._note) + 2 if note else 0)), gap=3)
+        left = pack(parts, max(0, width - 4 - (len(self._note) + 2 if note else 0)), gap=3)
         used = width_of(left)
-        gap = max(1, width - 2 - used - len(self._note))
-        return [(" ", Role.TEXT), *left, (" " * gap, Role.TEXT), *note]
+        gap = max(1, width - 4 - used - len(self._note))
+        return [("  ", Role.TEXT), *left, (" " * gap, Role.TEXT), *note]
 
     def restyle(self, palette: Palette, glyphs: Glyphs) -> None:
         """Draw with another palette."""

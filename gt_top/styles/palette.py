@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rich.style import Style
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from gt_top.styles.roles import Role
 
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """One look. ``track``: whether an empty part of a bar shows by its background (else bars have brackets)."""
+    """One look. ``coloured`` False: the terminal's own two colours only."""
 
     name: str
     dark: bool
-    track: bool
+    coloured: bool
     background: str
     surface: str
     colours: Mapping[str, str]
@@ -30,9 +30,10 @@ class Palette:
     def style(self, role: Role) -> Style:
         return self.styles[role]
 
-    def bar(self, role: Role) -> Style:
-        """The style of a bar: its filled part in the role's colour, the rest a track behind it."""
-        return self.styles[role] + Style(bgcolor=self.colours["track"]) if self.track else self.styles[role]
+    @property
+    def base(self) -> Style:
+        """What lies under everything: text on the background."""
+        return self.styles[Role.TEXT] + Style(bgcolor=self.background) if self.coloured else Style.null()
 
     def theme(self) -> Theme:
         """The same as a Textual theme, for borders, inputs and backgrounds."""
@@ -51,10 +52,12 @@ class Palette:
             panel=self.surface,
             boost=self.surface,
             dark=self.dark,
-            ansi=not self.track,
+            ansi=not self.coloured,
             variables={
+                **({} if self.coloured else BUILTIN_THEMES["ansi-dark"].variables),
                 "gt-rule": c["faint"],
                 "gt-dim": c["dim"],
+                "gt-cursor": c["cursor"],
                 "input-cursor-background": c["accent"],
                 "input-cursor-foreground": self.background,
             },
@@ -76,7 +79,7 @@ DARK = _coloured(
     {
         "text": "#c8d0da", "strong": "#f0f4f8", "dim": "#7f8b99", "faint": "#2c3540", "accent": "#7fb0f5",
         "good": "#7cc79a", "busy": "#8fb8ff", "warn": "#e3b567", "bad": "#f27d7d", "util": "#5bb8b0", "memory": "#7d9be6",
-        "rate": "#b394e8", "cursor": "#1d2a3a", "stale": "#5c6673", "track": "#1b222b",
+        "rate": "#a78bdc", "cursor": "#1b2738", "stale": "#5c6673", "track": "#242d38",
     },
 )  # fmt: skip
 
@@ -88,7 +91,7 @@ LIGHT = _coloured(
     {
         "text": "#2a3138", "strong": "#0c1116", "dim": "#68727d", "faint": "#d3d9df", "accent": "#0b57c2",
         "good": "#1c7a43", "busy": "#2a62c9", "warn": "#8f5d00", "bad": "#c4282d", "util": "#2a938b", "memory": "#5577d0",
-        "rate": "#8a5fd0", "cursor": "#dfeafb", "stale": "#9aa3ac", "track": "#e6eaee",
+        "rate": "#8a5fd0", "cursor": "#dfeafb", "stale": "#9aa3ac", "track": "#dde2e7",
     },
 )  # fmt: skip
 
@@ -100,15 +103,15 @@ CONTRAST = _coloured(
     {
         "text": "#ffffff", "strong": "#ffffff", "dim": "#c8c8c8", "faint": "#6a6a6a", "accent": "#56b4e9",
         "good": "#1fd6a2", "busy": "#56b4e9", "warn": "#f0e442", "bad": "#ff8a3d", "util": "#1fd6a2", "memory": "#56b4e9",
-        "rate": "#e69fd0", "cursor": "#003a66", "stale": "#8c8c8c", "track": "#2b2b2b",
+        "rate": "#e69fd0", "cursor": "#003a66", "stale": "#8c8c8c", "track": "#4a4a4a",
     },
 )  # fmt: skip
 
 
 def _mono() -> Palette:
-    names = ("text", "strong", "dim", "faint", "accent", "good", "warn", "bad")
+    names = ("text", "strong", "dim", "faint", "accent", "good", "warn", "bad", "cursor")
     styles = {role: Style() for role in Role}
-    styles |= {role: Style(dim=True) for role in (Role.DIM, Role.FAINT, Role.STALE)}
+    styles |= {role: Style(dim=True) for role in (Role.DIM, Role.FAINT, Role.TRACK, Role.STALE)}
     styles |= {role: Style(bold=True) for role in (Role.STRONG, Role.ACCENT, Role.WARN, Role.BAD)}
     styles[Role.CURSOR] = Style(reverse=True)
     colours = dict.fromkeys(names, "ansi_default")

@@ -11,7 +11,8 @@ class Role(StrEnum):
     TEXT = "text"
     STRONG = "strong"
     DIM = "dim"  # labels, units, what is secondary
-    FAINT = "faint"  # rules and empty tracks
+    FAINT = "faint"  # rules
+    TRACK = "track"  # the empty part of a bar
     ACCENT = "accent"  # keys, the sorted column, the brand
     GOOD = "good"
     BUSY = "busy"  # on the way to something: starting, draining

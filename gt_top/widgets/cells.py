@@ -19,13 +19,13 @@ STATE_ROLES = {
 
 
 def text(value: str | None) -> Line:
-    return [(value, Role.TEXT)] if value else [(units.UNKNOWN, Role.FAINT)]
+    return [(value, Role.TEXT)] if value else [(units.UNKNOWN, Role.DIM)]
 
 
 def figure(written: str, zero: bool = False) -> Line:
     """A figure with its unit set back: ``61.2/139`` and a dim `` GiB``. Unknown and 0 are set back whole."""
     if written == units.UNKNOWN:
-        return [(written, Role.FAINT)]
+        return [(written, Role.DIM)]
     value, space, unit = written.rpartition(" ")
     if not space:
         return [(written, Role.DIM if zero else Role.TEXT)]

@@ -49,6 +49,11 @@ class Placed(Generic[RowT]):
     column: Column[RowT]
     width: int
 
+    @property
+    def graph(self) -> bool:
+        """Whether its graph is shown."""
+        return self.column.graph > 0 and self.width > self.column.width
+
 
 @dataclass(frozen=True, slots=True)
 class Layout(Generic[RowT]):

@@ -13,7 +13,7 @@ from gt_top.widgets.spans import Line, Span
 _KIND_CELLS = 16
 _SUBJECT_CELLS = 8
 _BAD = ("lost", "killed", "failed", "error", "stopping")
-_GOOD = ("joined", "started", "opened", "resumed", "ready")
+_GOOD = ("joined", "started", "resumed", "ready")
 
 
 def events(newest_first: Sequence[Event], total: int, width: int, height: int, glyphs: Glyphs) -> list[Line]:

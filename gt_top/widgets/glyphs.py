@@ -15,11 +15,11 @@ from rich.cells import cell_len, set_cell_size
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """One set of signs. ``eighths``: what follows the full blocks of a bar, by eighths filled; ``levels``: of a sparkline, low to high."""
+    """One set of signs. ``full``, ``half``, ``empty``: of a bar; ``levels``: of a sparkline, low to high."""
 
     name: str
     full: str
-    eighths: str
+    half: str
     empty: str
     levels: str
     rule: str
@@ -37,9 +37,9 @@ class Glyphs:
 
 BLOCKS = Glyphs(
     name="blocks",
-    full="█",
-    eighths=" ▏▎▍▌▋▊▉",
-    empty=" ",
+    full="━",
+    half="╸",
+    empty="─",
     levels="▁▂▃▄▅▆▇█",
     rule="─",
     cursor="▸",
@@ -59,8 +59,8 @@ BLOCKS = Glyphs(
 
 ASCII = Glyphs(
     name="ascii",
-    full="#",
-    eighths="        ",
+    full="=",
+    half="-",
     empty=".",
     levels="_.:-=+*#",
     rule="-",
@@ -87,21 +87,22 @@ def choose(ascii_only: bool) -> Glyphs:
     return BLOCKS if "utf" in locale.getpreferredencoding(False).lower().replace("-", "") else ASCII
 
 
-def bar(glyphs: Glyphs, share: float | None, cells: int) -> str:
-    """A horizontal bar of ``cells`` cells, ``share`` of it filled; all blank if unknown. A share above 0 is never drawn as nothing."""
+def bar(glyphs: Glyphs, share: float | None, cells: int) -> tuple[str, str]:
+    """A horizontal bar of ``cells`` cells: its filled and its empty part. Both are blank if unknown.
+
+    A share above 0 is never drawn as nothing, one below 1 never as full.
+    """
     if cells <= 0:
-        return ""
+        return "", ""
     if share is None:
-        return " " * cells
-    eighths = round(min(1.0, max(0.0, share)) * cells * 8)
+        return "", " " * cells
+    halves = round(min(1.0, max(0.0, share)) * cells * 2)
     if share > 0:
-        eighths = max(1, eighths)
-    full, rest = divmod(eighths, 8)
-    if glyphs is ASCII or not glyphs.eighths.strip():
-        filled = min(cells, max(1 if share > 0 else 0, round(share * cells)))
-        return glyphs.full * filled + glyphs.empty * (cells - filled)
-    part = glyphs.eighths[rest] if rest else ""
-    return (glyphs.full * full + part).ljust(cells, glyphs.empty)[:cells]
+        halves = max(1, halves)
+    if share < 1:
+        halves = min(cells * 2 - 1, halves)
+    full, half = divmod(halves, 2)
+    return glyphs.full * full + glyphs.half * half, glyphs.empty * (cells - full - half)
 
 
 def spark(glyphs: Glyphs, figures: Sequence[float | None], top: float) -> str:

@@ -47,8 +47,8 @@ def header(view: ClusterView, width: int, glyphs: Glyphs) -> list[Line]:
     if wide:
         spark = cells.history(view.instr_rate, 24 if width >= 150 else 12, glyphs, Role.RATE)
         second.append((6, [("INSTR/S ", Role.DIM), *spark]))
-    inner = max(0, width - 2)
-    return [[(" ", Role.TEXT), *pack(first, inner)], [(" ", Role.TEXT), *pack(second, inner)]]
+    inner = max(0, width - 4)
+    return [[("  ", Role.TEXT), *pack(first, inner)], [("  ", Role.TEXT), *pack(second, inner)]]
 
 
 def _freshness(view: ClusterView, glyphs: Glyphs) -> list[Span]:
@@ -74,7 +74,7 @@ def _workers(view: ClusterView, glyphs: Glyphs) -> list[Span]:
     spans = _number(t.workers, "worker")
     for state, n in t.states:
         role = cells.STATE_ROLES.get(state, Role.WARN)
-        spans += [(f" {glyphs.dot} ", Role.FAINT), (f"{n} {state}", Role.DIM if role is Role.GOOD else role)]
+        spans += [(f" {glyphs.dot} ", Role.DIM), (f"{n} {state}", Role.DIM if role is Role.GOOD else role)]
     return spans
 
 
@@ -93,7 +93,7 @@ def _figure(label: str, total: Sum, written: str) -> list[Span | Bar]:
 
 def _of(total: Sum) -> list[Span]:
     """`` 7 of 8`` where some of what is summed is unknown."""
-    return [(f" {total.known} of {total.of}", Role.WARN)] if 0 < total.known < total.of else []
+    return [(f" {total.known} of {total.of}", Role.DIM)] if 0 < total.known < total.of else []
 
 
 def _rate(total: Sum) -> str:

@@ -20,16 +20,13 @@ from gt_top.widgets.spans import Bar, Line, Span
 def segments_of(span: Span | Bar, palette: Palette, glyphs: Glyphs, base: Style, faded: bool) -> list[Segment]:
     """A span with its style. ``base`` lies under it; a faded span has no colour of its own."""
     if isinstance(span, Bar):
-        style = palette.bar(Role.STALE if faded else span.role)
-        if palette.track or span.cells < 3:
-            return [Segment(bar(glyphs, span.share, span.cells), style)]
-        edge = "[]" if glyphs.name == "ascii" else "▕▏"
-        return [Segment(edge[0] + bar(glyphs, span.share, span.cells - 2) + edge[1], base + style)]
+        full, empty = bar(glyphs, span.share, span.cells)
+        role = Role.STALE if faded else span.role
+        return [Segment(full, base + palette.style(role)), Segment(empty, base + palette.style(Role.TRACK))]
     text, role = span
     if not text:
         return []
-    own = palette.style(Role.STALE if faded and role is not Role.FAINT else role)
-    return [Segment(text, base + own)]
+    return [Segment(text, base + palette.style(Role.STALE if faded and role is not Role.FAINT else role))]
 
 
 class Lines(Widget):
@@ -75,8 +72,9 @@ class Lines(Widget):
             self.refresh(*(Region(0, y, width, 1) for y in changed))
 
     def _strip(self, line: Line, width: int) -> Strip:
-        segments = [s for span in line for s in segments_of(span, self._palette, self._glyphs, Style.null(), False)]
-        return Strip(segments).adjust_cell_length(width)
+        base = self._palette.base
+        segments = [s for span in line for s in segments_of(span, self._palette, self._glyphs, base, False)]
+        return Strip(segments).adjust_cell_length(width, base)
 
     def render_line(self, y: int) -> Strip:
         """Line ``y`` as it was last composed."""

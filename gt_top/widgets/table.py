@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -295,14 +294,15 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
             if p.column.key == self.order.key:
                 arrow = self._glyphs.down if self.order.reverse else self._glyphs.up
                 title, role = (title[: max(1, p.width - 1)] + arrow), Role.ACCENT
-            spans.append((fit(self._glyphs, title, p.width, p.column.right), role))
+            right = p.column.right and not p.graph
+            spans.append((fit(self._glyphs, title, p.width, right), role))
             spans.append((" " * GAP, Role.DIM))
         return self._strip(spans)
 
     def _row(self, row: R, thumb: Span) -> Strip:
         g = self._glyphs
         under = row.id == self.cursor
-        spans: list[Span | Bar] = [(f"{g.cursor} " if under else "  ", Role.ACCENT if self.has_focus else Role.DIM)]
+        spans: list[Span | Bar] = [(f"{g.cursor} " if under and self.has_focus else "  ", Role.ACCENT)]
         for p in self._layout.placed:
             spans += _aligned(p.column.cell(row, p.width, g), p.width, p.column.right, g)
             spans.append((" " * GAP, Role.TEXT))
@@ -323,11 +323,11 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
     ) -> Strip:
         """Spans as one strip of the widget's width."""
         width = self.size.width
-        base = self._palette.style(Role.CURSOR) if under else Style.null()
+        base = self._palette.base + self._palette.style(Role.CURSOR) if under else self._palette.base
         segments = [s for span in spans for s in segments_of(span, self._palette, self._glyphs, base, faded)]
         strip = Strip(segments).adjust_cell_length(max(0, width - (1 if end else 0)), base)
         if end is not None and width > 0:
-            strip = Strip([*strip, Segment(end[0], self._palette.style(end[1]))], width)
+            strip = Strip([*strip, Segment(end[0], self._palette.base + self._palette.style(end[1]))], width)
         return strip
 
     # --- moving ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gt_top import units
-from gt_top.cluster import SessionView, WorkerView
+from gt_top.cluster import SessionView, WorkerView, natural
 from gt_top.styles.roles import Role
 from gt_top.widgets import cells
 from gt_top.widgets.columns import Column
@@ -72,7 +72,7 @@ def worker_columns() -> Sequence[WorkerColumn]:
         ),
         WorkerColumn(
             "host", "HOST", "machine it runs on", 6, lambda w, _, g: cells.text(w.record.host),
-            sort=lambda w: w.record.host, rank=3, most=20, text=lambda w: w.record.host or "",
+            sort=lambda w: natural(w.record.host) if w.record.host else None, rank=3, most=20, text=lambda w: w.record.host or "",
         ),
         WorkerColumn(
             "device", "DEVICE", "what it computes on", 6,
