@@ -83,7 +83,15 @@ def definition(
 ) -> list[Any]:
     """A template's definition; ``inputs`` are tensors that look like what will come."""
     name = operator if "::" in operator else f"aten::{operator}"
-    return [number, name, overload, list(arguments), [meta(t) for t in inputs], None if outputs is None else list(outputs), flags]
+    return [
+        number,
+        name,
+        overload,
+        list(arguments),
+        [meta(t) for t in inputs],
+        None if outputs is None else list(outputs),
+        flags,
+    ]
 
 
 RANDOM = int(TemplateFlag.RANDOM)
@@ -138,9 +146,18 @@ class FakeDispatcher:
     def spawn(self, *arguments: str, who: str = "w0") -> subprocess.Popen[bytes]:
         """Start a worker process, not yet welcomed."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parent.parent)}
-        command = [sys.executable, "-m", "gt_runtime.worker", "--connect", self.endpoints["back"], "--id", who, "--threads", "1"]
-        log = open(self.directory / f"{who}.log", "wb")
-        with log:
+        command = [
+            sys.executable,
+            "-m",
+            "gt_runtime.worker",
+            "--connect",
+            self.endpoints["back"],
+            "--id",
+            who,
+            "--threads",
+            "1",
+        ]
+        with open(self.directory / f"{who}.log", "wb") as log:
             process = subprocess.Popen([*command, *arguments], stdout=log, stderr=log, env=environment)
         self.processes[who] = process
         return process
@@ -155,7 +172,13 @@ class FakeDispatcher:
             self.identities[who] = identity
             self.held[who] = deque()
             self.members[who] = {"store": message.facts["store"]}
-            answer = {"id": who, "epoch": self.epoch, "cluster": "test", "endpoints": self.endpoints, "workers": list(self.members)}
+            answer = {
+                "id": who,
+                "epoch": self.epoch,
+                "cluster": "test",
+                "endpoints": self.endpoints,
+                "workers": list(self.members),
+            }
             self.send(who, m.Welcome(answer))
             facts.append(message.facts)
         for who in self.members:

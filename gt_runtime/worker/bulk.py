@@ -1,6 +1,7 @@
 """Large tensors in pieces, from and to clients that share no memory with this worker: the bulk socket and its thread.
 
-An upload is staged here before its Upload message comes; a fetch's chunks go out with at most ``CHUNK_WINDOW`` unacknowledged.
+An upload is staged here before its Upload message comes; a fetch's chunks go out with at most ``CHUNK_WINDOW``
+unacknowledged.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Staging:
         self._bytes = 0
 
     def add(self, chunk: Chunk) -> Chunk | None:
-        """Take a piece; the acknowledgement, or None if the session has ended. A transfer that is refused (no memory) is acknowledged
-        all the same, and ``take`` says why it isn't there."""
+        """Take a piece; the acknowledgement, or None if the session has ended. A transfer that is refused (no memory)
+        is acknowledged all the same, and ``take`` says why it isn't there."""
         data = memoryview(chunk.data)
         key = (chunk.session, chunk.transfer)
         with self._lock:
@@ -63,11 +64,14 @@ class Staging:
             if staged is None:
                 return _failure(FailureKind.PROTOCOL, f"nothing was staged as transfer {transfer}")
             if staged.data is None:
-                text = f"no room for an upload of {staged.nbytes} bytes beside the {self._bytes} bytes of other uploads under way"
+                text = f"no room for an upload of {staged.nbytes} bytes beside {self._bytes} bytes of others under way"
                 return _failure(FailureKind.MEMORY, text, "OutOfMemoryError")
             self._bytes -= staged.nbytes
             if staged.got < staged.nbytes or staged.nbytes != nbytes:
-                return _failure(FailureKind.PROTOCOL, f"transfer {transfer} has {staged.got} of {staged.nbytes} bytes, {nbytes} are asked for")
+                return _failure(
+                    FailureKind.PROTOCOL,
+                    f"transfer {transfer} has {staged.got} of {staged.nbytes} bytes, {nbytes} are asked for",
+                )
             return staged.data
 
     def drop(self, session: str) -> None:

@@ -1,7 +1,8 @@
-"""What a worker does with each message: the native executor, clients' memory, staged uploads and copies, behind one ``handle``.
+"""What a worker does with each message: the native executor, clients' memory, staged uploads and copies, behind one
+``handle``.
 
-Takes messages in their order and answers through ``send``; knows no sockets. Where a value is still under way from a peer, it calls
-``wait``, which returns when something may have changed.
+Takes messages in their order and answers through ``send``; knows no sockets. Where a value is still under way from a
+peer, it calls ``wait``, which returns when something may have changed.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class Executor:
         send: Callable[[Any], None],
         wait: Callable[[], None],
     ) -> None:
-        """``limit``: bytes that values may take on this worker, 0 = what the allocator gives. ``wait`` is called while a value that is
-        needed is under way; it returns once ``settled`` may have grown (``wake`` can be polled)."""
+        """``limit``: bytes that values may take on this worker, 0 = what the allocator gives. ``wait`` is called while
+        a value that is needed is under way; it returns once a copy may have finished (``wake`` can be polled)."""
         self.worker = worker
         self.epoch = 0
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -115,7 +116,9 @@ class Executor:
         if self._native.known(session):
             return False
         if request:
-            self._answer(session, request, self._failure(f"no session {session} is open on worker {self.worker}").pack())
+            self._answer(
+                session, request, self._failure(f"no session {session} is open on worker {self.worker}").pack()
+            )
         return True
 
     # -- instructions -------------------------------------------------------------------------------------------------
@@ -152,7 +155,9 @@ class Executor:
         if self._missing(session, message.request):
             return
         log = native.trace(session) if message.want_log else None
-        self._answer(session, message.request, native.unreported(session), [[self.worker, native.instructions(session), log]])
+        self._answer(
+            session, message.request, native.unreported(session), [[self.worker, native.instructions(session), log]]
+        )
 
     # -- from and to clients ------------------------------------------------------------------------------------------
 
@@ -224,13 +229,22 @@ class Executor:
             self._until_settled(session, message.id)
             failure, meta, data, token = self._native.lend(session, message.id)
         else:
-            failure, meta, data, token = self._failure(f"no session {session} is open on worker {self.worker}").pack(), None, None, 0
-        self._copies.post(self.worker, Outgoing(message.peer, message.transfer, meta, data, failure, token), self._finish)
+            failure, meta, data, token = (
+                self._failure(f"no session {session} is open on worker {self.worker}").pack(),
+                None,
+                None,
+                0,
+            )
+        self._copies.post(
+            self.worker, Outgoing(message.peer, message.transfer, meta, data, failure, token), self._finish
+        )
 
     def _borrow(self, message: m.Recv) -> None:
         if self._native.known(message.session):
             self._native.expect(message.session, message.id)
-        self._copies.post(self.worker, Incoming(message.session, message.id, message.peer, message.transfer), self._finish)
+        self._copies.post(
+            self.worker, Incoming(message.session, message.id, message.peer, message.transfer), self._finish
+        )
 
     def _finish(self, copy: Copy) -> None:
         """Called by a link's thread: the main loop takes it from here."""
@@ -251,7 +265,9 @@ class Executor:
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
-    def _answer(self, session: str, request: int, failure: list[Any] | None, body: Any = None, data: Contents | bytes = b"") -> None:
+    def _answer(
+        self, session: str, request: int, failure: list[Any] | None, body: Any = None, data: Contents | bytes = b""
+    ) -> None:
         self._send(m.Result(session, request, failure, body, data))
 
     def _failure(self, text: str) -> m.Failure:

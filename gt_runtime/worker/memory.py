@@ -1,7 +1,7 @@
 """Clients' shared memory: memfds of client processes on this host, mapped once and kept.
 
-Large tensors pass through them without a copy on the way. A client could shrink its file under our feet, and the next access would kill
-this process: so only memfds that are sealed against shrinking are mapped.
+Large tensors pass through them without a copy on the way. A client could shrink its file under our feet, and the next
+access would kill this process: so only memfds that are sealed against shrinking are mapped.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ class ClientMemory:
         self._mappings: dict[int, _Mapping] = {}
 
     def view(self, fd: int, offset: int, nbytes: int, *, write: bool = False) -> memoryview:
-        """``nbytes`` at ``offset`` of the client's descriptor ``fd``; release it when done. The mapping stays until ``close``.
+        """``nbytes`` at ``offset`` of the client's descriptor ``fd``; release it when done. The mapping stays until
+        ``close``.
 
         Raises:
-            MemoryRefused: the client isn't on this host, ``fd`` is no memfd of it or isn't sealed, or the range isn't in it.
+            MemoryRefused: the client isn't on this host, ``fd`` is no memfd of it or isn't sealed, or the range isn't
+            in it.
         """
         mapping = self._mapping(fd)
         if offset < 0 or nbytes < 0 or offset + nbytes > mapping.size:
@@ -63,14 +65,18 @@ class ClientMemory:
     def _mapping(self, fd: int) -> _Mapping:
         """The mapping of ``fd``, made anew if the client's number means another file by now, or the file has grown."""
         if not self._same_host:
-            raise MemoryRefused("the client isn't on this worker's host: its memory can't be mapped, send the tensor in chunks")
+            raise MemoryRefused(
+                "the client isn't on this worker's host: its memory can't be mapped, send the tensor in chunks"
+            )
         path = f"/proc/{self._pid}/fd/{fd}"
         try:
             if self._uid is not None and os.stat(f"/proc/{self._pid}").st_uid != self._uid:
                 raise MemoryRefused(f"process {self._pid} isn't the client's any more")
             found = os.stat(path)
         except OSError as error:
-            raise MemoryRefused(f"descriptor {fd} of the client's process {self._pid} can't be looked at ({error.strerror})") from error
+            raise MemoryRefused(
+                f"descriptor {fd} of the client's process {self._pid} can't be looked at ({error.strerror})"
+            ) from error
         known = self._mappings.get(fd)
         if known is not None:
             if (known.device, known.inode, known.size) == (found.st_dev, found.st_ino, found.st_size):

@@ -1,4 +1,7 @@
-"""What a worker is started with, and how its device is named. Imports no torch: a CUDA device must be chosen before it is."""
+"""What a worker is started with, and how its device is named.
+
+Imports no torch: a CUDA device must be chosen before that is.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from dataclasses import dataclass
 class WorkerOptions:
     """``gt worker``'s arguments (``docs/protocol.md``, "Processes").
 
-    ``device``: "cpu", "cuda:i" (the i-th that this environment shows) or the uuid of a GPU or MIG slice. ``id``: the id it would
-    like, "" takes the next free one. ``threads``: of the compute libraries, 0 = this host's cores shared out among the workers that
-    the cluster had at the start. ``parent``: the worker ends with this process, 0 = no one's. ``memory``: bytes that values may take
-    here, 0 = what the device has.
+    ``device``: "cpu", "cuda:i" (the i-th that this environment shows) or the uuid of a GPU or MIG slice. ``id``: the
+    id it would like, "" takes the next free one. ``threads``: of the compute libraries, 0 = this host's cores shared
+    out among the workers that the cluster had at the start. ``parent``: the worker ends with this process, 0 = no
+    one's. ``memory``: bytes that values may take here, 0 = what the device has.
     """
 
     connect: str
@@ -40,7 +43,9 @@ def inner_device(device: str) -> str:
         return "cpu"
     if device.startswith(("MIG-", "GPU-")) or (device.startswith("cuda:") and device[5:].isdigit()):
         return "cuda:0"
-    raise DeviceError(f"a worker on device {device[:60]!r}: it must be cpu, cuda:i, or the uuid of a GPU or MIG slice (see `gt doctor`)")
+    raise DeviceError(
+        f"a worker on device {device[:60]!r}: a device is cpu, cuda:i, or the uuid of a GPU or MIG slice (`gt doctor`)"
+    )
 
 
 def device_environment(device: str, environment: Mapping[str, str]) -> dict[str, str]:
@@ -57,22 +62,42 @@ def device_environment(device: str, environment: Mapping[str, str]) -> dict[str,
     index = int(device[5:])
     shown = environment.get("CUDA_VISIBLE_DEVICES")
     if shown is None:
-        return {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")}
+        return {
+            "CUDA_VISIBLE_DEVICES": str(index),
+            "CUDA_DEVICE_ORDER": environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),
+        }
     entries = [entry.strip() for entry in shown.split(",") if entry.strip()]
     if index >= len(entries):
-        raise DeviceError(f"a worker on {device}: CUDA_VISIBLE_DEVICES={shown} shows {len(entries)} devices; name one of them, or unset it")
+        raise DeviceError(
+            f"a worker on {device}: CUDA_VISIBLE_DEVICES={shown} shows {len(entries)} devices; name one, or unset it"
+        )
     return {"CUDA_VISIBLE_DEVICES": entries[index]}
 
 
 def parse(arguments: Sequence[str] | None = None) -> WorkerOptions:
     """The options in command line arguments; ends the process with a usage message if they make no sense."""
-    parser = argparse.ArgumentParser(prog="gt worker", description="One worker of a cluster: runs what the dispatcher sends on one device.")
-    parser.add_argument("--connect", required=True, metavar="ENDPOINT", help="the dispatcher's back endpoint (ipc://... or tcp://host:port)")
+    parser = argparse.ArgumentParser(
+        prog="gt worker", description="One worker of a cluster: runs what the dispatcher sends on one device."
+    )
+    parser.add_argument(
+        "--connect",
+        required=True,
+        metavar="ENDPOINT",
+        help="the dispatcher's back endpoint (ipc://... or tcp://host:port)",
+    )
     parser.add_argument("--device", default="cpu", help="cpu, cuda:i, or the uuid of a GPU or MIG slice (default: cpu)")
     parser.add_argument("--id", default="", metavar="wN", help="the id it would like (default: the next free one)")
-    parser.add_argument("--threads", type=_count, default=0, help="compute threads (default: the cores, shared with the other workers)")
+    parser.add_argument(
+        "--threads", type=_count, default=0, help="compute threads (default: the cores, shared with the other workers)"
+    )
     parser.add_argument("--parent", type=_count, default=0, metavar="PID", help="end when this process ends")
-    parser.add_argument("--memory", type=_count, default=0, metavar="BYTES", help="cap for values on this worker (default: the device's memory)")
+    parser.add_argument(
+        "--memory",
+        type=_count,
+        default=0,
+        metavar="BYTES",
+        help="cap for values on this worker (default: the device's memory)",
+    )
     found = parser.parse_args(arguments)
     try:
         device_environment(found.device, os.environ)

@@ -1,11 +1,13 @@
 """Copies from worker to worker, past the dispatcher: one link a peer, a process group of two under each.
 
-Every worker hosts a store; a pair meets in the store of the one with the lower id. Both reach the first copy between them in the one
-global order, so its number names the meeting. A link has one thread that moves its copies in that order, both directions, so that each side
-waits only for what the other will surely do; the main loop never waits for a send, and for a receive only where the value is used.
+Every worker hosts a store; a pair meets in the store of the one with the lower id. Both reach the first copy between
+them in the one global order, so its number names the meeting. A link has one thread that moves its copies in that
+order, both directions, so that each side waits only for what the other will surely do; the main loop never waits for a
+send, and for a receive only where the value is used.
 
-On the wire of a pair: a header of four int64 (state, bytes of meta, bytes of data, transfer), the meta or the failure as MessagePack, the data
-as uint8 in pieces. A link that fails once stays failed: its two ends could no longer agree where they are.
+On the wire of a pair: a header of four int64 (state, bytes of meta, bytes of data, transfer), the meta or the failure
+as MessagePack, the data as uint8 in pieces. A link that fails once stays failed: its two ends could no longer agree
+where they are.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
+import torch.distributed as _dist
 
 from gt_runtime.protocol import codec
 from gt_runtime.protocol.messages import Failure, FailureKind
+
+dist: Any = _dist  # its stubs hide the stores and a group's options
 
 PIECE_BYTES = 16 << 20  # of a value: what a receiver without memory must be able to throw away at a time
 MAX_META_BYTES = 1 << 20
@@ -31,7 +35,7 @@ _STATE_VALUE, _STATE_POISON = 0, 1
 _HEADER_WORDS = 4
 _MEETING_SECONDS = 0.01  # how often the store is asked whether the peer has come
 _CONNECT = datetime.timedelta(seconds=30)  # once both are there
-_FOR_EVER = datetime.timedelta(days=365)  # a peer may compute for hours before it comes to a copy; loss is told otherwise
+_FOR_EVER = datetime.timedelta(days=365)  # a peer may compute for hours before it comes to a copy; loss is told apart
 _TAGS = 1 << 31
 
 
@@ -41,7 +45,8 @@ class PeerLost(Exception):
 
 @dataclass(eq=False, slots=True)
 class Outgoing:
-    """A value that goes to ``peer``: ``meta`` and ``data`` (uint8, on the device), or a packed ``failure``. ``token``: of the loan."""
+    """A value that goes to ``peer``: ``meta`` and ``data`` (uint8, on the device), or a packed ``failure``. ``token``:
+    of the loan."""
 
     peer: str
     transfer: int
@@ -53,7 +58,8 @@ class Outgoing:
 
 @dataclass(eq=False, slots=True)
 class Incoming:
-    """A value that comes from ``peer``. Once ``done``: ``meta`` and ``data`` (uint8, on the device), or a packed ``failure``."""
+    """A value that comes from ``peer``. Once ``done``: ``meta`` and ``data`` (uint8, on the device), or a packed
+    ``failure``."""
 
     session: str
     id: int
@@ -91,16 +97,31 @@ class StoreServer:
         port = listener.getsockname()[1]
         self.address = f"{host}:{port}"
         self._store = dist.TCPStore(
-            host, port, None, True, datetime.timedelta(seconds=30), wait_for_workers=False, master_listen_fd=listener.detach()
+            host,
+            port,
+            None,
+            True,
+            datetime.timedelta(seconds=30),
+            wait_for_workers=False,
+            master_listen_fd=listener.detach(),
         )
 
 
 class Link(threading.Thread):
     """The copies between this worker and one peer, in order."""
 
-    def __init__(self, me: str, peer: str, store: str, host: str, device: torch.device, counters: Counters, finish: Callable[[Copy], None]) -> None:
-        """``store``: address of the store to meet in; ``host``: where this worker's side of the group listens. ``finish`` is called from
-        this link's thread, or from the one that abandons it, once for every copy."""
+    def __init__(
+        self,
+        me: str,
+        peer: str,
+        store: str,
+        host: str,
+        device: torch.device,
+        counters: Counters,
+        finish: Callable[[Copy], None],
+    ) -> None:
+        """``store``: address of the store to meet in; ``host``: where this worker's side of the group listens.
+        ``finish`` is called from this link's thread, or from the one that abandons it, once for every copy."""
         super().__init__(name=f"link-{peer}", daemon=True)
         self.me, self.peer = me, peer
         self._store_address, self._host = store, host
@@ -147,7 +168,9 @@ class Link(threading.Thread):
                     self._send(group, copy)
                 else:
                     self._receive(group, copy)
-            except Exception as error:  # torch says RuntimeError and its subclasses for whatever happens to a connection
+            except (
+                Exception
+            ) as error:  # torch says RuntimeError and its subclasses for whatever happens to a connection
                 self.abandon(f"the connection to worker {self.peer} broke ({str(error).splitlines()[0][:200]})")
                 return
             self._finished(copy)
@@ -191,7 +214,9 @@ class Link(threading.Thread):
         about = codec.pack(copy.failure if poison else copy.meta)
         data = None if poison or copy.data is None else copy.data.cpu()
         nbytes = 0 if data is None else data.numel()
-        header = torch.tensor([_STATE_POISON if poison else _STATE_VALUE, len(about), nbytes, copy.transfer], dtype=torch.int64)
+        header = torch.tensor(
+            [_STATE_POISON if poison else _STATE_VALUE, len(about), nbytes, copy.transfer], dtype=torch.int64
+        )
         tensors = [header, torch.frombuffer(bytearray(about), dtype=torch.uint8)]
         if data is not None and nbytes:
             tensors += data.split(PIECE_BYTES)
@@ -251,8 +276,9 @@ class Peers:
         return self._server.address
 
     def lose(self, members: Mapping[str, Any]) -> None:
-        """News of the membership that stand further back in the stream: who is gone is gone now, since we may be waiting for them. Who
-        is new counts only when its turn comes (``set_members``): an id may have changed hands."""
+        """News of the membership that stand further back in the stream: who is gone is gone now, since we may be
+        waiting for them. Who is new counts only when its turn comes (``set_members``): an id may have changed
+        hands."""
         now = _stores(members)
         for name, store in list(self._members.items()):
             if now.get(name) != store:

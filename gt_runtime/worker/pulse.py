@@ -1,4 +1,5 @@
-"""The heartbeat thread: beats with figures every quarter of a second, and the end of the process when nobody is left to work for.
+"""The heartbeat thread: beats with figures every quarter of a second, and the end of the process when nobody is left
+to work for.
 
 Its own thread and socket, so that a long operator doesn't look like a dead worker.
 """
@@ -28,7 +29,8 @@ def end_process(reason: str) -> None:
 
 
 class Pulse(threading.Thread):
-    """``facts`` is called in this thread for each beat; ``end`` once, with the reason, when the cluster or the parent is gone."""
+    """``facts`` is called in this thread for each beat; ``end`` once, with the reason, when the cluster or the parent
+    is gone."""
 
     def __init__(
         self,
@@ -88,7 +90,7 @@ class Pulse(threading.Thread):
             if now >= due:
                 socket.send_multipart(codec.encode(Beat(self._worker, self.epoch, self._facts())))
                 due = now + BEAT_SECONDS
-            ready = dict(poller.poll(max(0.0, due - time.monotonic()) * 1000))
+            ready = dict(poller.poll(max(0, int((due - time.monotonic()) * 1000))))
             if self._ending in ready:
                 return ""
             for fd, name in pidfds.items():

@@ -1,4 +1,5 @@
-"""``run``: a worker from its options to its exit status. Chooses the device for this process before torch is imported."""
+"""``run``: a worker from its options to its exit status. Chooses the device for this process before torch is
+imported."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from gt_runtime.worker.options import WorkerOptions, device_environment
 
 
 def run(options: WorkerOptions) -> int:
-    """Connect, work until the cluster or the parent ends, return the exit status: 0 after a goodbye, 1 if it could not join.
+    """Connect, work until the cluster or the parent ends, return the exit status: 0 after a goodbye, 1 if it could not
+    join.
 
     Must be called from the main thread of a process that hasn't imported torch yet if ``options.device`` isn't "cpu".
 
@@ -16,7 +18,9 @@ def run(options: WorkerOptions) -> int:
         DeviceError: the device can't be meant.
     """
     os.environ.update(device_environment(options.device, os.environ))
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # a worker has no use for other back ends, and must never load `mux`
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = (
+        "0"  # a worker has no use for other back ends, and must never load `mux`
+    )
     from gt_runtime.worker.server import serve
 
     return serve(options)

@@ -1,9 +1,10 @@
-"""What a worker says of its device in a heartbeat: utilisation and memory. Asks NVML, or psutil about this process; never torch's
-allocator, whose lock a running operator may hold.
+"""What a worker says of its device in a heartbeat: utilisation and memory. Asks NVML, or psutil about this process;
+never torch's allocator, whose lock a running operator may hold.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,8 @@ class Sampler(Protocol):
 
 
 class CpuSampler:
-    """This process's share of ``threads`` cores, its resident memory, and the memory that this host (or its cgroup) has."""
+    """This process's share of ``threads`` cores, its resident memory, and the memory that this host (or its cgroup)
+    has."""
 
     def __init__(self, threads: int) -> None:
         self.threads = max(1, threads)
@@ -62,17 +64,18 @@ class NvmlSampler:
 
 
 def make_sampler(device: str, threads: int, nvml: Any = None) -> Sampler:
-    """The sampler for ``device`` ("cpu", or anything else for the one CUDA device that this process's environment shows).
+    """The sampler for ``device`` ("cpu", or anything else for the one CUDA device that this process's environment
+    shows).
 
-    ``nvml``: a module like pynvml, for tests; default the real one. Where NVML can't be used, the process is sampled instead.
+    ``nvml``: a module like pynvml, for tests; default the real one. Where NVML can't be used, the process is sampled
+    instead.
     """
     if device == "cpu":
         return CpuSampler(threads)
     try:
-        if nvml is None:
-            import pynvml as nvml
-        nvml.nvmlInit()
-        return NvmlSampler(nvml, _handle(nvml, os.environ.get("CUDA_VISIBLE_DEVICES", "0")))
+        library = nvml if nvml is not None else importlib.import_module("pynvml")
+        library.nvmlInit()
+        return NvmlSampler(library, _handle(library, os.environ.get("CUDA_VISIBLE_DEVICES", "0")))
     except Exception:  # no library, no driver, another version, a container without access: NVML raises a dozen types
         return CpuSampler(threads)
 

@@ -1,5 +1,6 @@
-"""A worker's process: sockets, the handshake, the main loop. Messages are handled in the order they come, one at a time; a bounded
-number is received ahead, so that the next one is there when the last has run and the length of the queue is known.
+"""A worker's process: sockets, the handshake, the main loop. Messages are handled in the order they come, one at a
+time; a bounded number is received ahead, so that the next one is there when the last has run and the length of the
+queue is known.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from gt_runtime.worker.pulse import Pulse, open_pidfd
 from gt_runtime.worker.sampler import Sampler, cpu_name, host_memory, make_sampler
 
 JOIN_SECONDS = 60.0  # how long a worker waits for the dispatcher's Welcome
-AHEAD_MESSAGES = 1024  # received and not handled, unless the loop waits for a copy: then what says that it won't come must get through
+# Received and not handled; unless the loop waits for a copy: then what says that it won't come must get through.
+AHEAD_MESSAGES = 1024
 AHEAD_BYTES = 64 << 20
 _DRAIN = 64  # messages taken off the socket before one is handled
 _PROBE_SIDE = {"cpu": 256, "cuda:0": 4096}  # of the square matrices that measure speed: below 30 ms in all
@@ -43,7 +45,8 @@ class Ended(Exception):
 
 
 def serve(options: WorkerOptions) -> int:
-    """Join, work until told to end, return the exit status: 0 after a goodbye, 1 if joining failed. Call from the main thread."""
+    """Join, work until told to end, return the exit status: 0 after a goodbye, 1 if joining failed. Call from the main
+    thread."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing here is worth saving: an interrupt ends the process at once
     context: zmq.Context[Any] = zmq.Context()
     try:
@@ -99,7 +102,9 @@ class Server:
         if isinstance(message, m.Refused):
             raise JoinError(f"asked {message.asked}; {message.found}; {message.do}")
         if not isinstance(message, m.Welcome):
-            raise JoinError(f"the dispatcher at {self.options.connect} answered with {type(message).__name__} instead of Welcome")
+            raise JoinError(
+                f"the dispatcher at {self.options.connect} answered with {type(message).__name__} instead of Welcome"
+            )
         welcome = message.facts
         self.id = str(welcome["id"])
         epoch = int(welcome.get("epoch", 0))
@@ -150,7 +155,9 @@ class Server:
         try:
             properties = torch.cuda.get_device_properties(self._device)
         except (RuntimeError, AssertionError) as error:
-            raise JoinError(f"device {self.options.device} can't be used: {str(error).splitlines()[0]}; see `gt doctor`") from error
+            raise JoinError(
+                f"device {self.options.device} can't be used: {str(error).splitlines()[0]}; see `gt doctor`"
+            ) from error
         return str(properties.name), int(properties.total_memory)
 
     def _first_answer(self, seconds: float) -> tuple[Any, int]:
@@ -162,13 +169,15 @@ class Server:
         poller.register(self._back, zmq.POLLIN)
         if parent is not None:
             poller.register(parent, zmq.POLLIN)
-        ready = dict(poller.poll(seconds * 1000))
+        ready = dict(poller.poll(int(seconds * 1000)))
         if parent is not None:
             os.close(parent)
         if self._back not in ready:
             if ready:
                 raise JoinError(f"its parent {self.options.parent} ended before the dispatcher answered")
-            raise JoinError(f"no answer from a dispatcher at {self.options.connect} within {seconds:g} s; is it running (`gt status`)?")
+            raise JoinError(
+                f"no dispatcher answered at {self.options.connect} within {seconds:g} s; is it running (`gt status`)?"
+            )
         frames = self._back.recv_multipart(copy=False)
         try:
             return codec.decode(frames), dispatcher_pid(frames[0])
@@ -263,8 +272,8 @@ class Server:
 
 
 def own_address(endpoint: str) -> str:
-    """The address under which other workers of the cluster behind ``endpoint`` reach this host: loopback for an ipc socket, else that of
-    the interface on the way to the dispatcher."""
+    """The address under which other workers of the cluster behind ``endpoint`` reach this host: loopback for an ipc
+    socket, else that of the interface on the way to the dispatcher."""
     if not endpoint.startswith("tcp://"):
         return "127.0.0.1"
     parts = urlsplit(endpoint)
@@ -278,7 +287,8 @@ def own_address(endpoint: str) -> str:
 
 
 def dispatcher_pid(frame: Any) -> int:
-    """The pid of an ipc socket's other end, from libzmq's ``Peer-Address`` ("host:uid:gid:pid"); 0 where it isn't told."""
+    """The pid of an ipc socket's other end, from libzmq's ``Peer-Address`` ("host:uid:gid:pid"); 0 where it isn't
+    told."""
     try:
         parts = str(frame.get("Peer-Address")).split(":")
     except zmq.ZMQError:
