@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +38,7 @@ def status(where: Connection, as_json: bool) -> int:
 
 def workers(where: Connection, as_json: bool) -> int:
     """A line a worker."""
-    found: list[Mapping[str, Any]] = ask(where, "workers")
+    found: list[Mapping[str, Any]] = _sorted(ask(where, "workers"))
     if as_json:
         print_json([_worker(row) for row in found])
         return Exit.OK
@@ -63,6 +64,11 @@ def workers(where: Connection, as_json: bool) -> int:
     return Exit.OK
 
 
+def _sorted(rows: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """By id, numbers as numbers: w2 before w10."""
+    return sorted(rows, key=lambda row: [(len(part), part) for part in re.findall(r"\d+|\D+", str(row.get("id")))])
+
+
 def _worker(row: Mapping[str, Any]) -> dict[str, Any]:
     """A worker's record with its memory as one map too: ``{"used", "total"}`` in bytes."""
     return {**row, "memory": {"used": row.get("memory_used"), "total": row.get("memory_total")}}
@@ -70,7 +76,7 @@ def _worker(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def sessions(where: Connection, as_json: bool) -> int:
     """A line a session."""
-    found: list[Mapping[str, Any]] = ask(where, "sessions")
+    found: list[Mapping[str, Any]] = _sorted(ask(where, "sessions"))
     if as_json:
         print_json(found)
         return Exit.OK

@@ -103,15 +103,15 @@ def test_status_for_people_and_programs(monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_workers_show_unknown_as_a_dash(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     first = {"id": "w0", "state": "ready", "queue": 1200, "memory_used": 1 << 30, "memory_total": 4 << 30}
-    answers(monkeypatch, workers=[first, {"id": "w1"}])
+    answers(monkeypatch, workers=[{"id": "w10"}, first])
     show.workers(WHERE, False)
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split() == HEADER
     assert "1.0 GiB / 4.0 GiB" in lines[0] and "1,200" in lines[0]
-    assert lines[1].split() == ["w1", *["-"] * 10]
+    assert lines[1].split() == ["w10", *["-"] * 10]
     show.workers(WHERE, True)
     found = json.loads(capsys.readouterr().out)
-    assert [row["id"] for row in found] == ["w0", "w1"]
+    assert [row["id"] for row in found] == ["w0", "w10"]
     assert found[0]["memory"] == {"used": 1 << 30, "total": 4 << 30}
 
 
