@@ -62,7 +62,7 @@ class Core:
         self._gone: deque[Address] = deque(maxlen=_GONE_KEPT)
         self._lost: deque[Worker] = deque(maxlen=_LOST_KEPT)
         self._expected: dict[str, Any] = {"protocol": limits.PROTOCOL_VERSION, "gt": __version__}
-        self._next_session = 1
+        self._next_session, self._next_worker = 1, 0
         self._ended = 0  # instructions of sessions that are over
         self._rate_at, self._rate_total, self._rate = now, 0, 0.0
 
@@ -111,7 +111,7 @@ class Core:
     def _join(self, address: Address, facts: dict[str, Any], peer: Peer, now: float) -> None:
         state = self.state
         self._expect(facts)
-        name = facts.get("id") or next(f"w{n}" for n in range(len(state.workers) + 1) if f"w{n}" not in state.workers)
+        name = facts.get("id") or self._new_worker_id()
         state.workers[name] = self._peers[address] = Worker(name, address, peer, facts, now)
         self._lost = deque((w for w in self._lost if w.id != name), maxlen=_LOST_KEPT)
         self._membership()
@@ -127,6 +127,13 @@ class Core:
         )
         for session in list(state.sessions.values()):
             self._guard(session, self._release)
+
+    def _new_worker_id(self) -> str:
+        """The next number: a lost worker's is not given out again, so that nobody takes one for the other."""
+        while f"w{self._next_worker}" in self.state.workers:
+            self._next_worker += 1
+        self._next_worker += 1
+        return f"w{self._next_worker - 1}"
 
     def _expect(self, facts: dict[str, Any]) -> None:
         """The first worker says which torch the cluster runs; clients that came before it are held to that."""
@@ -273,7 +280,7 @@ class Core:
     def _end(self, session: Session, event: str, reason: str, who: str = "") -> None:
         state = self.state
         for link in session.links.values():
-            link.worker.queue -= sum(entry[1] for entry in link.under_way)
+            link.worker.queue -= sum(instructions for _, instructions, _, _ in link.under_way)
             state.out.append((link.worker.address, m.Close(session.id, reason)))
         state.settle(session)
         del state.sessions[session.id], self._peers[session.address]

@@ -125,7 +125,7 @@ class Link:
     """A session on a worker: what was sent there and has not run, and which definitions it got."""
 
     worker: Worker
-    under_way: deque[tuple[int, int, int]] = field(default_factory=deque)  # (seq, instructions, bytes), oldest first
+    under_way: deque[tuple[int, int, int, int]] = field(default_factory=deque)  # (seq, instructions, uploads, bytes)
     templates: set[int] = field(default_factory=set)
     signals: set[int] = field(default_factory=set)
     values: int | None = None  # by the worker's newest Beat
@@ -145,10 +145,11 @@ class Pending:
 
 @dataclass(slots=True)
 class Transfer:
-    """Chunks of one tensor between a client and a worker. ``link`` is None once that worker was lost."""
+    """Chunks of one tensor of ``nbytes`` between a client and a worker. ``link`` is None once that worker was lost."""
 
     link: Link | None
     worker: str
+    nbytes: int
     upload: bool
     request: int = 0  # of the fetch
 

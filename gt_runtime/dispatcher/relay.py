@@ -80,7 +80,7 @@ class Relay:
                 )
             session.held_chunks.append(chunk)
             return None
-        transfer = session.transfers[chunk.transfer] = Transfer(link, link.worker.id, upload=True)
+        transfer = session.transfers[chunk.transfer] = Transfer(link, link.worker.id, chunk.nbytes, upload=True)
         return transfer
 
 

@@ -299,7 +299,7 @@ class Rewriter:
         words = array("q", run.words)
         if sys.byteorder != "little":
             words.byteswap()
-        link.under_way.append((self.batch.seq, run.instructions, 0))
+        link.under_way.append((self.batch.seq, run.instructions, 0, 0))
         link.worker.queue += run.instructions
         session.under_way += 1
         base = self.next_id if run.base is None else run.base

@@ -51,14 +51,16 @@ class Streams:
         """
         if type(message) is m.Batch or type(message) is m.Upload:
             if message.seq <= session.seq:
-                return  # sent again: the client was interrupted before it could note that this had left
+                # Sent again: the client was interrupted before it could note that this had left. It paid again, too.
+                self._charge(session, message)
+                self._credit(session, *cost(message))
+                return
             if message.seq != session.seq + 1:
                 raise StreamError(f"to take message {message.seq} of the stream", f"message {session.seq + 1} is next")
             session.seq += 1
-        if type(message) is m.Batch:
-            self._charge(session, message.instructions, 0)
-        elif type(message) is m.Upload:
-            self._charge(session, 0, source_bytes(message))
+            self._charge(session, message)
+        elif message.seq > session.seq:
+            raise StreamError(f"to answer after message {message.seq} of the stream", f"message {session.seq + 1} is next")
         if session.held or not self._run(session, message):
             if len(session.held) >= MAX_HELD:
                 raise StreamError(
@@ -106,7 +108,7 @@ class Streams:
             if message.verdict:
                 self._expect_verdict(session, message.verdict, link.worker.id, self._unlearned(session, message))
             session.next_id = message.base + message.outputs
-            link.under_way.append((message.seq, message.instructions, 0))
+            link.under_way.append((message.seq, message.instructions, 0, 0))
             link.worker.queue += message.instructions
             session.under_way += 1
             # Positional and by hand: this runs a thousand times a second.
@@ -187,7 +189,8 @@ class Streams:
             session.spread.where[message.id] = whole(link.worker.id)
         if message.request:
             session.requests[message.request] = Pending(Ask.UPLOAD, {link.worker.id})
-        self._under_way(session, link, message.seq, source_bytes(message))
+        link.under_way.append((message.seq, 0, *cost(message)))
+        session.under_way += 1
         self._send(link, dataclasses.replace(message, session=session.id))
         return True
 
@@ -204,7 +207,7 @@ class Streams:
         if message.request:
             failure = self.state.lost_failure("that had its bytes").pack()
             self.state.out.append((session.address, m.Result("", message.request, failure, None)))
-        self._credit(session, 0, source_bytes(message))
+        self._credit(session, *cost(message))
 
     def _fetch(self, session: Session, message: m.Fetch) -> None:
         self._ask(session, message.request)
@@ -216,7 +219,9 @@ class Streams:
         if message.sink is not None and message.sink[:1] == ["s"]:
             if len(message.sink) != 3 or type(message.sink[1]) is not int or message.sink[1] in session.transfers:
                 raise StreamError(f"to fetch value {message.id} in chunks", f"sink {str(message.sink)[:80]}")
-            session.transfers[message.sink[1]] = Transfer(link, link.worker.id, upload=False, request=message.request)
+            session.transfers[message.sink[1]] = Transfer(
+                link, link.worker.id, message.sink[2], upload=False, request=message.request
+            )
         self._send(link, dataclasses.replace(message, session=session.id))
 
     def _holder(self, session: Session, value: int) -> tuple[Link | None, list[Any]]:
@@ -260,15 +265,16 @@ class Streams:
         if session is None or link is None or link.worker is not worker:
             return  # the session ended meanwhile
         queue, seq = link.under_way, message.seq
-        instructions = nbytes = 0
+        instructions = uploads = nbytes = 0
         while queue and queue[0][0] <= seq:
-            _, ran, loaded = queue.popleft()
+            _, ran, loaded, size = queue.popleft()
             instructions += ran
-            nbytes += loaded
+            uploads += loaded
+            nbytes += size
             session.under_way -= 1
         worker.queue -= instructions
         session.finished += instructions
-        self._credit(session, instructions, nbytes)
+        self._credit(session, instructions + uploads, nbytes)
 
     def result(self, worker: Worker, message: m.Result) -> None:
         """An answer to one of a session's requests."""
@@ -314,7 +320,7 @@ class Streams:
             self.state.settle(session)
         self._answer_lost(session, link, self.state.lost_failure(worker.id).pack())
         session.under_way -= len(link.under_way)
-        self._credit(session, sum(entry[1] for entry in link.under_way), sum(entry[2] for entry in link.under_way))
+        self._credit(session, sum(e[1] + e[2] for e in link.under_way), sum(e[3] for e in link.under_way))
 
     def _answer_lost(self, session: Session, link: Link, failure: list[Any]) -> None:
         """Answer what waits for the lost ``link``, so that no caller waits for ever."""
@@ -334,7 +340,7 @@ class Streams:
                 continue
             transfer.link = None
             if transfer.upload:
-                self.state.chunks.append((session.id, m.Chunk("", number, 0, 0, True)))
+                self.state.chunks.append((session.id, m.Chunk("", number, 0, transfer.nbytes, True)))
             else:
                 del session.transfers[number]
                 if (
@@ -362,7 +368,7 @@ class Streams:
 
     # -- credit -------------------------------------------------------------------------------------------------------
 
-    def _charge(self, session: Session, instructions: int, nbytes: int) -> None:
+    def _charge(self, session: Session, message: m.Batch | m.Upload) -> None:
         """Raises StreamError for a client far over its credit: twice the window is more than any race explains, except
         for one single message that is larger than the window."""
         if session.taken_instructions > 2 * CREDIT_INSTRUCTIONS or session.taken_bytes > 2 * CREDIT_BYTES:
@@ -370,12 +376,9 @@ class Streams:
                 "to take more work",
                 f"over the credit: {session.taken_instructions} instructions, {session.taken_bytes} bytes under way",
             )
+        instructions, nbytes = cost(message)
         session.taken_instructions += instructions
         session.taken_bytes += nbytes
-
-    def _under_way(self, session: Session, link: Link, seq: int, nbytes: int) -> None:
-        link.under_way.append((seq, 0, nbytes))
-        session.under_way += 1
 
     def _credit(self, session: Session, instructions: int, nbytes: int) -> None:
         """That much has run. Given back when it is worth a message, or the client may be waiting for it."""
@@ -387,6 +390,17 @@ class Streams:
             session.taken_instructions -= session.owed_instructions
             session.taken_bytes -= session.owed_bytes
             session.owed_instructions = session.owed_bytes = 0
+
+
+def cost(message: m.Batch | m.Upload) -> tuple[int, int]:
+    """Instructions and bytes that a message takes of the window: a batch its instructions, an upload one and its bytes.
+
+    Raises:
+        StreamError: an upload without a good source.
+    """
+    if isinstance(message, m.Batch):
+        return message.instructions, 0
+    return 1, source_bytes(message)
 
 
 def source_bytes(message: m.Upload) -> int:
