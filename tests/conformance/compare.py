@@ -141,7 +141,9 @@ def differences(
     return out[:MAX_DIFFERENCES]
 
 
-def _differences(one: Observation, two: Observation, rtol: float | None, atol: float | None, ignore: frozenset[str]) -> list[str]:
+def _differences(
+    one: Observation, two: Observation, rtol: float | None, atol: float | None, ignore: frozenset[str]
+) -> list[str]:
     if (one.seen is None) != (two.seen is None):
         return [f"{one.path}: one is a tensor, the other is {one.value!r} / {two.value!r}"]
     if one.seen is None or two.seen is None:
@@ -154,10 +156,23 @@ def _differences(one: Observation, two: Observation, rtol: float | None, atol: f
     ]
     if "shares" not in ignore and one.shares != two.shares:
         out.append(f"{one.path}.shares: expected storage of leaf {one.shares}, found {two.shares}")
-    if one.values and two.values and one.value is not None and two.value is not None and one.seen.shape == two.seen.shape:
+    if (
+        one.values
+        and two.values
+        and one.value is not None
+        and two.value is not None
+        and one.seen.shape == two.seen.shape
+    ):
         try:
             torch.testing.assert_close(
-                two.value, one.value, rtol=rtol, atol=atol, equal_nan=True, check_device=False, check_stride=False, check_dtype=False
+                two.value,
+                one.value,
+                rtol=rtol,
+                atol=atol,
+                equal_nan=True,
+                check_device=False,
+                check_stride=False,
+                check_dtype=False,
             )
         except AssertionError as error:
             out.append(f"{one.path}: {' '.join(str(error).split())[:300]}")

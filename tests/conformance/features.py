@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import importlib
 import random
-import traceback
 import warnings
-from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy
 import torch
 
 from tests.conformance import compare
 from tests.conformance.registry import NOTHING_RAISED, ROWS, Row, is_refusal
+from tests.conformance.verdict import Outcome, Verdict, story
 
 MODULES = (
     "factories", "moves", "text", "indexing", "views", "modules", "optimisers", "autograd", "transforms", "randomness",
@@ -30,30 +28,6 @@ for _name in MODULES:
 __all__ = ["ROWS", "Outcome", "Verdict", "run"]
 
 
-class Outcome(StrEnum):
-    """How a row or an operator's entry ended."""
-
-    RIGHT = "right"
-    WRONG = "wrong"
-    REFUSED = "refused"
-    SKIPPED = "skipped"
-    CRASHED = "crashed"
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """``details``: one sentence a difference; empty when right."""
-
-    key: str
-    outcome: Outcome
-    details: tuple[str, ...] = ()
-
-    @property
-    def good(self) -> bool:
-        """Does the row hold? Rows of the ``refused`` kind hold when they were refused: see ``run``."""
-        return self.outcome is Outcome.RIGHT
-
-
 def run(row: Row, device: str) -> Verdict:
     """Run ``row`` on the CPU and on ``device`` and compare. A row that must be refused is right when it was, by name."""
     if row.own:
@@ -62,7 +36,7 @@ def run(row: Row, device: str) -> Verdict:
     if expected_error is None and any(each.value == NOTHING_RAISED for each in expected if isinstance(each.value, str)):
         return Verdict(row.key, Outcome.CRASHED, ("the row expects an exception, and the CPU raises none",))
     if row.refused and device == "cpu":  # nothing to refuse: the CPU only proves that the program is a legal one
-        broken = (_story(expected_error),) if expected_error is not None else ()
+        broken = (story(expected_error),) if expected_error is not None else ()
         return Verdict(row.key, Outcome.CRASHED if broken else Outcome.RIGHT, broken)
     actual, actual_error = _attempt(row, device)
     if row.refused:
@@ -70,9 +44,9 @@ def run(row: Row, device: str) -> Verdict:
     if actual_error is not None and is_refusal(actual_error):
         return Verdict(row.key, Outcome.REFUSED, (str(actual_error),))
     if expected_error is not None:
-        return Verdict(row.key, Outcome.CRASHED, (f"the row itself fails on the CPU: {_story(expected_error)}",))
+        return Verdict(row.key, Outcome.CRASHED, (f"the row itself fails on the CPU: {story(expected_error)}",))
     if actual_error is not None:
-        return Verdict(row.key, Outcome.WRONG, (f"expected a result, found {_story(actual_error)}",))
+        return Verdict(row.key, Outcome.WRONG, (f"expected a result, found {story(actual_error)}",))
     found = compare.differences(expected, actual, rtol=row.rtol, atol=row.atol)
     return Verdict(row.key, Outcome.WRONG if found else Outcome.RIGHT, tuple(found))
 
@@ -97,7 +71,7 @@ def _run_own(row: Row, device: str) -> Verdict:
     except Exception as error:
         if row.refused or is_refusal(error):
             return _judge_refusal(row, error) if row.refused else Verdict(row.key, Outcome.REFUSED, (str(error),))
-        return Verdict(row.key, Outcome.WRONG, (_story(error),))
+        return Verdict(row.key, Outcome.WRONG, (story(error),))
     if row.refused:
         return _judge_refusal(row, None)
     false = tuple(f"{name}: expected True, found {value!r}" for name, value in facts.items() if value is not True)
@@ -108,17 +82,7 @@ def _judge_refusal(row: Row, error: BaseException | None) -> Verdict:
     if error is None:
         return Verdict(row.key, Outcome.WRONG, ("must be refused with gt.NotSupported, found a result",))
     if not is_refusal(error):
-        return Verdict(row.key, Outcome.WRONG, (f"must be refused with gt.NotSupported, found {_story(error)}",))
+        return Verdict(row.key, Outcome.WRONG, (f"must be refused with gt.NotSupported, found {story(error)}",))
     missing = [name for name in ("what", "why", "instead") if not getattr(error, name, None)]
     details = (f"gt.NotSupported says nothing in: {', '.join(missing)}",) if missing else ()
     return Verdict(row.key, Outcome.WRONG if missing else Outcome.RIGHT, details)
-
-
-def _short(error: BaseException | None) -> str:
-    return "a result" if error is None else f"{type(error).__name__}: {error}"
-
-
-def _story(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = ["/".join(frame.filename.split("/")[-2:]) + f":{frame.lineno}" for frame in frames[-4:]]
-    return f"{_short(error)[:600]} ({' > '.join(lines)})"

@@ -67,7 +67,13 @@ def row(group: str, **options: Any) -> Callable[[Body], Body]:
 
 
 def make(
-    device: str, *shape: int, dtype: torch.dtype = torch.float32, seed: int = 1, grad: bool = False, low: int = 0, high: int = 10
+    device: str,
+    *shape: int,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 1,
+    grad: bool = False,
+    low: int = 0,
+    high: int = 10,
 ) -> torch.Tensor:
     """A leaf on ``device`` with the same numbers wherever it lives: drawn on the CPU by a generator of its own."""
     generator = torch.Generator().manual_seed(seed)
@@ -117,7 +123,9 @@ def raised(call: Callable[[], Any]) -> Raised | str:
 
 def is_refusal(error: BaseException) -> bool:
     """Is it ``gt.NotSupported``? By name, so that the harness needs no GT on the CPU."""
-    return any(base.__name__ == "NotSupported" and base.__module__.split(".")[0] == "gt" for base in type(error).__mro__)
+    return any(
+        base.__name__ == "NotSupported" and base.__module__.split(".")[0] == "gt" for base in type(error).__mro__
+    )
 
 
 DEVICE_SUFFIX = re.compile(r",\s+device='[a-z]+(:\d+)?'")

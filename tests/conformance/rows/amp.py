@@ -31,7 +31,9 @@ LOWER: dict[str, Callable[[str], torch.Tensor]] = {
     "conv2d": lambda d: F.conv2d(make(d, 1, 2, 6, 6), make(d, 3, 2, 3, 3)),
     "conv_transpose2d": lambda d: F.conv_transpose2d(make(d, 1, 2, 4, 4), make(d, 2, 3, 3, 3)),
     "einsum": lambda d: torch.einsum("ij,jk->ik", make(d, 3, 4), make(d, 4, 2)),
-    "attention": lambda d: F.scaled_dot_product_attention(make(d, 1, 1, 4, 8), make(d, 1, 1, 4, 8), make(d, 1, 1, 4, 8)),
+    "attention": lambda d: F.scaled_dot_product_attention(
+        make(d, 1, 1, 4, 8), make(d, 1, 1, 4, 8), make(d, 1, 1, 4, 8)
+    ),
 }
 FLOAT32: dict[str, Callable[[str, torch.dtype], torch.Tensor]] = {
     "prod": lambda d, t: torch.prod(make(d, 4, dtype=t), 0),

@@ -18,14 +18,22 @@ GROUP = "devices"
 @row(GROUP)
 def device_of_tensor(d: str) -> Any:
     tensor = make(d, 2)
-    return tensor.device.type == d, tensor.device == torch.device(d) or tensor.device == torch.device(d, 0), tensor.is_meta
+    return (
+        tensor.device.type == d,
+        tensor.device == torch.device(d) or tensor.device == torch.device(d, 0),
+        tensor.is_meta,
+    )
 
 
 @row(GROUP)
 def device_module_common(d: str) -> Any:
     module = torch.get_device_module(d)
     module.synchronize()
-    return module.is_available(), module.device_count() >= 1, module.is_initialized() if hasattr(module, "is_initialized") else True
+    return (
+        module.is_available(),
+        module.device_count() >= 1,
+        module.is_initialized() if hasattr(module, "is_initialized") else True,
+    )
 
 
 @row(GROUP)
@@ -104,7 +112,10 @@ def streams_and_events(d: str) -> Any:
 @row(GROUP, own=True)
 def pinned_memory(d: str) -> Any:
     pinned = torch.empty(16).pin_memory()
-    return {"is_pinned": pinned.is_pinned(), "fills": torch.equal(pinned.fill_(3.0).to(d, non_blocking=True).cpu(), torch.full((16,), 3.0))}
+    return {
+        "is_pinned": pinned.is_pinned(),
+        "fills": torch.equal(pinned.fill_(3.0).to(d, non_blocking=True).cpu(), torch.full((16,), 3.0)),
+    }
 
 
 @row(GROUP, own=True)
@@ -125,7 +136,10 @@ def identity_of_tensors(d: str) -> Any:
 def second_device_is_named(d: str) -> Any:
     count = torch.get_device_module(d).device_count()
     found = raised(lambda: torch.ones(2, device=f"{d}:{count}").cpu())
-    return {"a RuntimeError, not a crash": getattr(found, "type", None) in ("RuntimeError", "AcceleratorError") or str(found)}
+    return {
+        "a RuntimeError, not a crash": getattr(found, "type", None) in ("RuntimeError", "AcceleratorError")
+        or str(found)
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -172,7 +186,17 @@ def deterministic_fill(d: str) -> Any:
 
 
 #: type promotion, by PyTorch's own table: every pair of these, tensor with tensor, tensor with 0-dim tensor, tensor with number
-PROMOTED = (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64)
+PROMOTED = (
+    torch.bool,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+)
 for _dtype in PROMOTED:
 
     def _promoted(d: str, one: torch.dtype = _dtype) -> Any:
@@ -334,4 +358,10 @@ def linear_algebra(d: str) -> Any:
 @row(GROUP)
 def fourier(d: str) -> Any:
     x = make(d, 2, 8)
-    return torch.fft.rfft(x), torch.fft.irfft(torch.fft.rfft(x)), torch.fft.fft2(x), torch.fft.fftshift(x), torch.stft(x, 4, return_complex=True)
+    return (
+        torch.fft.rfft(x),
+        torch.fft.irfft(torch.fft.rfft(x)),
+        torch.fft.fft2(x),
+        torch.fft.fftshift(x),
+        torch.stft(x, 4, return_complex=True),
+    )

@@ -33,7 +33,9 @@ PLAIN: dict[str, Any] = {
     "range": lambda d: torch.range(0, 3, device=d),
     "linspace": lambda d: torch.linspace(-1, 1, 9, device=d),
     "linspace_one_step": lambda d: torch.linspace(-1, 1, 1, device=d),
-    "linspace_tensor_ends": lambda d: torch.linspace(torch.tensor(0.0, device=d), torch.tensor(2.0, device=d), 5, device=d),
+    "linspace_tensor_ends": lambda d: torch.linspace(
+        torch.tensor(0.0, device=d), torch.tensor(2.0, device=d), 5, device=d
+    ),
     "logspace": lambda d: torch.logspace(0, 3, 4, device=d),
     "eye": lambda d: torch.eye(4, device=d),
     "eye_rectangular": lambda d: torch.eye(2, 5, dtype=torch.int32, device=d),
@@ -133,7 +135,9 @@ OUT: dict[str, Any] = {
     "arange_out": lambda d: torch.arange(5, out=torch.empty(0, dtype=torch.int64, device=d)),
     "linspace_out": lambda d: torch.linspace(0, 1, 4, out=_out(d, (4,))),
     "eye_out": lambda d: torch.eye(3, out=_out(d, (3, 3))),
-    "randperm_out_is_a_permutation": lambda d: torch.randperm(8, out=torch.empty(8, dtype=torch.int64, device=d)).sort().values,
+    "randperm_out_is_a_permutation": lambda d: (
+        torch.randperm(8, out=torch.empty(8, dtype=torch.int64, device=d)).sort().values
+    ),
 }
 for _name, _make in OUT.items():
     add(GROUP, _name, _make)

@@ -68,7 +68,10 @@ def config(d: str) -> Any:
 
     gt.config.set({"memory_pool_size": 1 << 20})
     unknown = raised(lambda: gt.config.set({"memory_pol_size": 1}))
-    return {"kept": gt.config.get("memory_pool_size") == 1 << 20, "unknown key names the nearest": "memory_pool_size" in str(unknown)}
+    return {
+        "kept": gt.config.get("memory_pool_size") == 1 << 20,
+        "unknown key names the nearest": "memory_pool_size" in str(unknown),
+    }
 
 
 @row(GROUP, own=True)

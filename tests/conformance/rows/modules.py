@@ -122,8 +122,12 @@ for _name in ("ReLU", "LeakyReLU", "ELU", "SiLU", "Hardtanh"):
 
 LOSSES: dict[str, Callable[[str, torch.Tensor], torch.Tensor]] = {
     "cross_entropy": lambda d, x: F.cross_entropy(x, torch.tensor([1, 0, 3], device=d)),
-    "cross_entropy_smoothed": lambda d, x: F.cross_entropy(x, torch.tensor([1, 0, -100], device=d), label_smoothing=0.1),
-    "cross_entropy_weighted": lambda d, x: F.cross_entropy(x, torch.tensor([1, 0, 3], device=d), weight=torch.arange(4.0, device=d)),
+    "cross_entropy_smoothed": lambda d, x: F.cross_entropy(
+        x, torch.tensor([1, 0, -100], device=d), label_smoothing=0.1
+    ),
+    "cross_entropy_weighted": lambda d, x: F.cross_entropy(
+        x, torch.tensor([1, 0, 3], device=d), weight=torch.arange(4.0, device=d)
+    ),
     "cross_entropy_of_probabilities": lambda d, x: F.cross_entropy(x, make(d, 3, 4, seed=9).softmax(1)),
     "nll_loss": lambda d, x: F.nll_loss(x.log_softmax(1), torch.tensor([1, 0, 3], device=d), reduction="sum"),
     "mse_loss": lambda d, x: F.mse_loss(x, make(d, 3, 4, seed=9)),
@@ -255,7 +259,7 @@ def lstm_packed(d: str) -> Any:
 def lstm_with_state(d: str) -> Any:
     layer = settle(nn.LSTM(4, 5)).to(d)
     state = (make(d, 1, 2, 5, seed=8), make(d, 1, 2, 5, seed=9))
-    out, state = layer(_x(d, 3, 2, 4), state)
+    _, state = layer(_x(d, 3, 2, 4), state)
     return layer(make(d, 3, 2, 4, seed=4), state)
 
 
@@ -463,7 +467,7 @@ def containers(d: str) -> Any:
     model.named = nn.ModuleDict({"a": settle(nn.Linear(2, 1))})
     model.free = nn.ParameterList([nn.Parameter(make("cpu", 2))])
     model.to(d)
-    return {name: p for name, p in model.named_parameters()}
+    return dict(model.named_parameters())
 
 
 @row(GROUP)

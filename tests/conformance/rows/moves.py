@@ -177,7 +177,9 @@ def cpu_scalar_operand(d: str) -> Any:
 
 @row(GROUP)
 def cpu_scalar_promotes_as_a_scalar(d: str) -> Any:
-    return make(d, 3, dtype=torch.float16) * torch.tensor(2.5, dtype=torch.float64), make(d, 3, dtype=torch.int64) + torch.tensor(1.5)
+    return make(d, 3, dtype=torch.float16) * torch.tensor(2.5, dtype=torch.float64), make(
+        d, 3, dtype=torch.int64
+    ) + torch.tensor(1.5)
 
 
 @row(GROUP)
@@ -193,7 +195,10 @@ def pinned_upload(d: str) -> Any:
 @row(GROUP, own=True)
 def numpy_of_device_tensor_raises(d: str) -> Any:
     found = raised(lambda: make(d, 3).numpy())
-    return {"a TypeError": getattr(found, "type", None) == "TypeError", "in PyTorch's words": "Tensor.cpu()" in str(found)}
+    return {
+        "a TypeError": getattr(found, "type", None) == "TypeError",
+        "in PyTorch's words": "Tensor.cpu()" in str(found),
+    }
 
 
 @row(GROUP, own=True)
@@ -223,4 +228,7 @@ def mixed_devices_raise(d: str) -> Any:
 @row(GROUP, own=True)
 def storage_addresses_tell_apart(d: str) -> Any:
     one, two = make(d, 3), make(d, 3)
-    return {"not on the cpu": not one.is_cpu, "own storages": one.untyped_storage()._cdata != two.untyped_storage()._cdata}
+    return {
+        "not on the cpu": not one.is_cpu,
+        "own storages": one.untyped_storage()._cdata != two.untyped_storage()._cdata,
+    }

@@ -145,7 +145,7 @@ def state_dict_saved_and_loaded(d: str) -> Any:
     torch.save({"model": model.state_dict(), "optimiser": optimiser.state_dict()}, file)
     file.seek(0)
     loaded = torch.load(file)
-    return {k: v for k, v in loaded["model"].items()}, _state(optimiser)
+    return dict(loaded["model"]), _state(optimiser)
 
 
 @row(GROUP)

@@ -34,7 +34,9 @@ DRAWS: dict[str, Callable[[str], torch.Tensor]] = {
     "feature_dropout": lambda d: F.dropout2d(torch.ones(2, 100, 2, 2, device=d), 0.5),
     "rrelu": lambda d: F.rrelu(-torch.ones(50, device=d), training=True),
     "gumbel_softmax": lambda d: F.gumbel_softmax(torch.zeros(50, device=d)),
-    "attention_dropout": lambda d: F.scaled_dot_product_attention(*[torch.ones(1, 1, 8, 8, device=d) for _ in range(3)], dropout_p=0.5),
+    "attention_dropout": lambda d: F.scaled_dot_product_attention(
+        *[torch.ones(1, 1, 8, 8, device=d) for _ in range(3)], dropout_p=0.5
+    ),
     "uniform_": lambda d: torch.zeros(50, device=d).uniform_(),
     "normal_": lambda d: torch.zeros(50, device=d).normal_(),
     "exponential_": lambda d: torch.zeros(50, device=d).exponential_(),
@@ -50,7 +52,9 @@ DRAWS: dict[str, Callable[[str], torch.Tensor]] = {
     "linear_weights": lambda d: nn.Linear(10, 5, device=d).weight.detach(),
     "distribution_normal": lambda d: torch.distributions.Normal(torch.zeros(50, device=d), 1.0).sample(),
     "distribution_categorical": lambda d: torch.distributions.Categorical(torch.ones(50, device=d)).sample((50,)),
-    "distribution_gamma": lambda d: torch.distributions.Gamma(torch.ones(50, device=d), torch.ones(50, device=d)).sample(),
+    "distribution_gamma": lambda d: torch.distributions.Gamma(
+        torch.ones(50, device=d), torch.ones(50, device=d)
+    ).sample(),
     "distribution_dirichlet": lambda d: torch.distributions.Dirichlet(torch.ones(50, device=d)).sample(),
 }
 
@@ -95,7 +99,12 @@ for _name, (_draw, _mean, _spread) in DISTRIBUTIONS.items():
 def ranges(d: str) -> Any:
     drawn = torch.rand(MANY, device=d)
     whole = torch.randint(3, 9, (MANY,), device=d)
-    return bool((drawn >= 0).all() and (drawn < 1).all()), whole.min(), whole.max(), torch.randperm(100, device=d).sort().values
+    return (
+        bool((drawn >= 0).all() and (drawn < 1).all()),
+        whole.min(),
+        whole.max(),
+        torch.randperm(100, device=d).sort().values,
+    )
 
 
 @row(GROUP)

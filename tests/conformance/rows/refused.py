@@ -44,7 +44,6 @@ def _share(d: str) -> torch.Tensor:
 def _queue(d: str) -> Any:
     from multiprocessing.reduction import ForkingPickler
 
-
     return ForkingPickler.dumps(make(d, 3)) is not None
 
 
@@ -60,7 +59,11 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "sparse_coo_tensor": _sparse,
     "sparse_csr_tensor": _csr,
     "sparse_compressed_tensor": lambda d: torch.sparse_compressed_tensor(
-        torch.tensor([0, 1], device=d), torch.tensor([0], device=d), torch.ones(1, device=d), (1, 1), layout=torch.sparse_csr
+        torch.tensor([0, 1], device=d),
+        torch.tensor([0], device=d),
+        torch.ones(1, device=d),
+        (1, 1),
+        layout=torch.sparse_csr,
     ),
     "to_sparse": lambda d: make(d, 3).to_sparse(),
     "to_sparse_csr": lambda d: make(d, 3, 3).to_sparse_csr(),
@@ -74,10 +77,16 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "quantize_per_channel": lambda d: torch.quantize_per_channel(
         make(d, 2, 2), torch.ones(2, device=d), torch.zeros(2, dtype=torch.int64, device=d), 0, torch.qint8
     ).dequantize(),
-    "quantized_factory": lambda d: torch._empty_affine_quantized([2], scale=1.0, zero_point=0, dtype=torch.qint8, device=d).shape,
-    "quantized_tensor_moved": lambda d: torch.quantize_per_tensor(make("cpu", 3), 0.1, 0, torch.qint8).to(d).dequantize(),
+    "quantized_factory": lambda d: (
+        torch._empty_affine_quantized([2], scale=1.0, zero_point=0, dtype=torch.qint8, device=d).shape
+    ),
+    "quantized_tensor_moved": lambda d: (
+        torch.quantize_per_tensor(make("cpu", 3), 0.1, 0, torch.qint8).to(d).dequantize()
+    ),
     "nested_tensor": lambda d: torch.nested.nested_tensor([make(d, 2), make(d, 3)]).unbind(),
-    "nested_tensor_jagged": lambda d: torch.nested.nested_tensor([make(d, 2), make(d, 3)], layout=torch.jagged).unbind(),
+    "nested_tensor_jagged": lambda d: torch.nested.nested_tensor(
+        [make(d, 2), make(d, 3)], layout=torch.jagged
+    ).unbind(),
     "as_nested_tensor": lambda d: torch.nested.as_nested_tensor([make(d, 2), make(d, 3)]).unbind(),
     "to_dlpack": lambda d: torch.utils.dlpack.to_dlpack(make(d, 3)) is not None,
     "dlpack_method": lambda d: make(d, 3).__dlpack__() is not None,

@@ -44,7 +44,7 @@ VALUES: dict[str, Any] = {
     "format_scalar": lambda d: f"{make(d):.3f}",
     "format_scalar_int": lambda d: f"{make(d, dtype=torch.int64):04d}",
     "format_tensor": lambda d: plain(f"{make(d, 2)}"),
-    "percent_format": lambda d: "%.2f" % make(d),
+    "percent_format": lambda d: "%.2f" % make(d),  # noqa: UP031
     "module_repr": lambda d: repr(torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU()).to(d)),
     "item": lambda d: make(d).item(),
     "item_int": lambda d: make(d, 1, 1, dtype=torch.int64).item(),
@@ -56,7 +56,7 @@ VALUES: dict[str, Any] = {
     "range_of_tensor": lambda d: list(range(make(d, dtype=torch.int64))),
     "len": lambda d: len(make(d, 5, 2)),
     "contains": lambda d: (3 in torch.arange(5, device=d), 9 in torch.arange(5, device=d)),
-    "unpack": lambda d: [each for each in (lambda a, b: (a, b))(*make(d, 2, 3))],
+    "unpack": lambda d: (lambda a, b: [b, a])(*make(d, 2, 3)),
     "iterate": lambda d: list(make(d, 3, 2)),
     "iterate_values": lambda d: [float(value) for value in make(d, 4)],
     "reversed": lambda d: reversed(make(d, 4)),
@@ -69,7 +69,11 @@ VALUES: dict[str, Any] = {
     "divmod_raises": lambda d: raised(lambda: divmod(make(d, 3), 0.5)),  # type: ignore[operator]
     "abs_neg_pos_invert": lambda d: [abs(make(d, 3)), -make(d, 3), +make(d, 3), ~make(d, 3, dtype=torch.bool)],
     "right_operators": lambda d: [2 - make(d, 3), 2 / make(d, 3), 2 ** make(d, 3), 7 // make(d, 3), 7 % make(d, 3)],
-    "bit_operators": lambda d: [make(d, 3, dtype=torch.int64) & 3, make(d, 3, dtype=torch.int64) << 2, 5 ^ make(d, 3, dtype=torch.int64)],
+    "bit_operators": lambda d: [
+        make(d, 3, dtype=torch.int64) & 3,
+        make(d, 3, dtype=torch.int64) << 2,
+        5 ^ make(d, 3, dtype=torch.int64),
+    ],
     "dir_works": lambda d: "backward" in dir(make(d, 2)),
     "equal": lambda d: (torch.equal(make(d, 3), make(d, 3)), torch.equal(make(d, 3), make(d, 4))),
     "allclose": lambda d: torch.allclose(make(d, 3), make(d, 3) + 1e-9),
@@ -82,7 +86,12 @@ VALUES: dict[str, Any] = {
     "index_of_float_raises": lambda d: raised(lambda: [0, 1][make(d)]),
     "int_of_nan_raises": lambda d: raised(lambda: int(_special(d)[0])),
     "format_spec_of_many_raises": lambda d: raised(lambda: f"{make(d, 2):.2f}"),
-    "numel_and_sizes": lambda d: [make(d, 2, 3).numel(), make(d, 2, 3).dim(), make(d, 2, 3).size(1), make(d, 2, 3).nbytes],
+    "numel_and_sizes": lambda d: [
+        make(d, 2, 3).numel(),
+        make(d, 2, 3).dim(),
+        make(d, 2, 3).size(1),
+        make(d, 2, 3).nbytes,
+    ],
     "element_size_itemsize": lambda d: [make(d, 1).element_size(), make(d, 1, dtype=torch.float64).itemsize],
     "type_string": lambda d: torch.typename(make(d, 1)).split(".")[-1],
 }
@@ -101,4 +110,7 @@ def print_options(d: str) -> Any:
 
 @row(GROUP, own=True)
 def repr_names_the_device(d: str) -> Any:
-    return {"suffix": repr(make(d, 2)).endswith(f", device='{d}:0')"), "of a view": f"device='{d}:0'" in repr(make(d, 2, 3).t())}
+    return {
+        "suffix": repr(make(d, 2)).endswith(f", device='{d}:0')"),
+        "of a view": f"device='{d}:0'" in repr(make(d, 2, 3).t()),
+    }

@@ -29,7 +29,9 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "vmap_chunked": lambda d: func.vmap(lambda x: x.exp(), chunk_size=2)(make(d, 5, 3)),
     "vmap_matmul": lambda d: func.vmap(torch.mv, in_dims=(None, 0))(make(d, 2, 3), make(d, 4, 3)),
     "vmap_in_place": lambda d: func.vmap(lambda x: x.clone().mul_(2).add_(1))(make(d, 4, 3)),
-    "vmap_indexing": lambda d: func.vmap(lambda x, i: x.gather(0, i))(make(d, 4, 3), torch.tensor([[0], [2], [1], [0]], device=d)),
+    "vmap_indexing": lambda d: func.vmap(lambda x, i: x.gather(0, i))(
+        make(d, 4, 3), torch.tensor([[0], [2], [1], [0]], device=d)
+    ),
     "grad": lambda d: func.grad(_f)(make(d, 3)),
     "grad_and_value": lambda d: func.grad_and_value(_f)(make(d, 3)),
     "grad_argnums": lambda d: func.grad(lambda a, b: (a * b).sum(), argnums=(0, 1))(make(d, 3), make(d, 3, seed=2)),

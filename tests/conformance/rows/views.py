@@ -318,7 +318,13 @@ def in_place_on_view_of_graph(d: str) -> Any:
 @row(GROUP)
 def channels_last(d: str) -> Any:
     tensor = make(d, 2, 3, 4, 5).to(memory_format=torch.channels_last)
-    return tensor, tensor.is_contiguous(), tensor.is_contiguous(memory_format=torch.channels_last), tensor * 2, tensor.contiguous()
+    return (
+        tensor,
+        tensor.is_contiguous(),
+        tensor.is_contiguous(memory_format=torch.channels_last),
+        tensor * 2,
+        tensor.contiguous(),
+    )
 
 
 @row(GROUP)
@@ -384,6 +390,8 @@ def raises_saved_tensor_modified(d: str) -> Any:
     middle.add_(1)
     found = raised(total.backward)
     kind = "" if torch.device(d).type == "cpu" else torch.device(d).type
-    if isinstance(found, Raised):  # the message names the tensor's legacy type: torch.FloatTensor, torch.mux.FloatTensor
+    if isinstance(
+        found, Raised
+    ):  # the message names the tensor's legacy type: torch.FloatTensor, torch.mux.FloatTensor
         return found.type, found.message.replace(f"torch.{kind}.FloatTensor", "torch.FloatTensor")
     return found

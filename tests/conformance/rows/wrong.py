@@ -67,7 +67,9 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "uniform_reversed": lambda d: torch.zeros(2, device=d).uniform_(2, 1),
     "gather_dims": lambda d: make(d, 2, 3).gather(0, torch.tensor([0], device=d)),
     "gather_dtype": lambda d: make(d, 2).gather(0, torch.tensor([0.0], device=d)),
-    "scatter_out_of_range": lambda d: torch.zeros(2, device=d).scatter(0, torch.tensor([5], device=d), 1.0).sum().item(),
+    "scatter_out_of_range": lambda d: (
+        torch.zeros(2, device=d).scatter(0, torch.tensor([5], device=d), 1.0).sum().item()
+    ),
     "index_add_shapes": lambda d: torch.zeros(2, device=d).index_add(0, torch.tensor([0], device=d), make(d, 3)),
     "take_out_of_range": lambda d: make(d, 3).take(torch.tensor([9], device=d)).sum().item(),
     "topk_too_many": lambda d: make(d, 3).topk(5),
@@ -82,7 +84,9 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "bool_negate": lambda d: -make(d, 3, dtype=torch.bool),
     "integer_power": lambda d: make(d, 3, dtype=torch.int64) ** -1,
     "integer_division_in_place": lambda d: make(d, 3, dtype=torch.int64).div_(2),
-    "integer_division_by_zero": lambda d: (make(d, 3, dtype=torch.int64) // torch.zeros(3, dtype=torch.int64, device=d)).sum().item(),
+    "integer_division_by_zero": lambda d: (
+        (make(d, 3, dtype=torch.int64) // torch.zeros(3, dtype=torch.int64, device=d)).sum().item()
+    ),
     "clamp_nothing": lambda d: make(d, 3).clamp(),
     "cholesky_not_positive": lambda d: torch.linalg.cholesky(-torch.eye(3, device=d)),
     "inverse_singular": lambda d: torch.linalg.inv(torch.zeros(3, 3, device=d)),
@@ -101,7 +105,9 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "grid_sample_shapes": lambda d: F.grid_sample(make(d, 1, 1, 2, 2), make(d, 1, 2, 2, 3), align_corners=False),
     "attention_shapes": lambda d: F.scaled_dot_product_attention(make(d, 1, 2, 4), make(d, 1, 2, 5), make(d, 1, 2, 5)),
     "lstm_input": lambda d: nn.LSTM(3, 2).to(d)(make(d, 4, 1, 5)),
-    "multihead_embed": lambda d: nn.MultiheadAttention(4, 2).to(d)(make(d, 2, 1, 5), make(d, 2, 1, 5), make(d, 2, 1, 5)),
+    "multihead_embed": lambda d: nn.MultiheadAttention(4, 2).to(d)(
+        make(d, 2, 1, 5), make(d, 2, 1, 5), make(d, 2, 1, 5)
+    ),
     "unknown_argument": lambda d: make(d, 3).sum(axes=1),
     "unknown_attribute": lambda d: make(d, 3).nonsense,
     "unknown_dtype": lambda d: make(d, 3).to("float33"),
@@ -126,7 +132,9 @@ def surfaces_at_the_line(d: str) -> Any:
         one @ two
         one * 2
     except RuntimeError as error:
-        return [frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.name == "surfaces_at_the_line"]
+        return [
+            frame.line for frame in traceback.extract_tb(error.__traceback__) if frame.name == "surfaces_at_the_line"
+        ]
     return "nothing was raised"
 
 
