@@ -1,7 +1,7 @@
 """The process that runs feature rows or operator entries for ``isolate.Child``.
 
-``python -m tests.conformance.child features|opinfo DEVICE OPTIONS READ WRITE``: OPTIONS is a JSON object, READ and WRITE are file
-descriptors for JSON lines. The first line out says that it is ready. It ends when READ does.
+``python -m tests.conformance.child features|opinfo DEVICE OPTIONS READ WRITE``: OPTIONS is a JSON object, READ and
+WRITE are file descriptors for JSON lines. The first line out says that it is ready. It ends when READ does.
 """
 
 from __future__ import annotations

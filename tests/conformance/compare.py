@@ -1,7 +1,7 @@
 """Are two results of the same code the same? Values and everything that a program can see of a tensor.
 
-``observe`` takes a result apart into observations on the device it was made on; ``differences`` compares two of them. Pure: no
-processes, no GT.
+``observe`` takes a result apart into observations on the device it was made on; ``differences`` compares two of
+them. Pure: no processes, no GT.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Observation:
 
 
 def observe(result: Any, device: str) -> list[Observation]:
-    """Flatten ``result``; tensors are looked at first and fetched after, so that a fetch can't tidy up what is looked at."""
+    """Flatten ``result``; tensors are looked at first and fetched after, so that a fetch can't tidy up what is
+    looked at.
+    """
     found = list(_walk(result, "result"))
     storages: dict[int, int] = {}
     out: list[Observation] = []
@@ -126,7 +128,8 @@ def differences(
 ) -> list[str]:
     """Sentences, one a difference, at most ``MAX_DIFFERENCES``; empty when the two are the same.
 
-    ``ignore`` names fields of ``Seen`` (or ``"shares"``) that aren't compared. Tolerances are absolute and relative, as in
+    ``ignore`` names fields of ``Seen`` (or ``"shares"``) that aren't compared. Tolerances are absolute and relative,
+    as in
     ``torch.testing.assert_close``; without them its defaults for the dtype hold. NaN equals NaN.
     """
     paths = [o.path for o in expected]

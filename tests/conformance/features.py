@@ -1,6 +1,7 @@
 """The feature table, and one row's run on two devices.
 
-``ROWS`` maps ``group/name`` to a row; importing this module registers all of them. ``run`` needs GT only when the device is
+``ROWS`` maps ``group/name`` to a row; importing this module registers all of them. ``run`` needs GT only when the
+device is
 ``mux``: ``--device cpu`` compares the CPU with itself and so proves the harness.
 """
 
@@ -29,7 +30,9 @@ __all__ = ["ROWS", "Outcome", "Verdict", "run"]
 
 
 def run(row: Row, device: str) -> Verdict:
-    """Run ``row`` on the CPU and on ``device`` and compare. A row that must be refused is right when it was, by name."""
+    """Run ``row`` on the CPU and on ``device`` and compare. A row that must be refused is right when it was, by
+    name.
+    """
     if row.own:
         return _run_own(row, device)
     expected, expected_error = _attempt(row, "cpu")

@@ -1,7 +1,7 @@
 """Running many small items in processes that may crash or hang, so that each costs one item and no more.
 
-A ``Child`` is a Python process (``tests.conformance.child``) that takes item names on a pipe and answers with JSON. ``run_all`` shares
-items among several children. Knows nothing of what an item is.
+A ``Child`` is a Python process (``tests.conformance.child``) that takes item names on a pipe and answers with JSON.
+``run_all`` shares items among several children. Knows nothing of what an item is.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ class Child:
 
 
 def run_all(items: Iterable[str], make_child: Callable[[], Child], jobs: int, seen: Callable[[Answer], None]) -> None:
-    """Ask every item once, ``jobs`` at a time; ``seen`` gets each answer, one call at a time, in the order they come."""
+    """Ask every item once, ``jobs`` at a time; ``seen`` gets each answer, one call at a time, in the order they
+    come.
+    """
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for item in items:
         waiting.put(item)

@@ -1,7 +1,8 @@
 """PyTorch's own operator database as the specification: every entry's samples on the CPU and on the device under test.
 
-An entry is right only if every sample's results are the CPU's and, on ``mux``, the tape shows that workers executed the operator.
-Random operators are held to metas and to one seed giving one result. Needs ``expecttest`` (``torch.testing._internal`` imports it).
+An entry is right only if every sample's results are the CPU's and, on ``mux``, the tape shows that workers executed
+the operator. Random operators are held to metas and to one seed giving one result. Needs ``expecttest``: PyTorch's own
+``torch.testing._internal`` imports it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ UNSPECIFIED = frozenset({
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_", "resize_as_",
 })  # fmt: skip
 
-#: what a program can see of a result besides its numbers; how it came about (leaf, view) is the feature table's business
+#: what a program can see of a result besides its numbers; how it came about (leaf, view) is the feature table's
+#: business
 IGNORED = frozenset({"kind", "leaf", "view", "shares", "offset", "strides"})
 
 #: operators that need no instruction: on the CPU they hand out their input again
@@ -184,7 +186,9 @@ def _run_sample(entry: Entry, op: OpInfo, sample: Any, index: int, device: str, 
 
 
 class Call:
-    """One call of an operator with inputs of its own on ``device``; calling it gives results, inputs written to, gradients."""
+    """One call of an operator with inputs of its own on ``device``; calling it gives results, inputs written to,
+    gradients.
+    """
 
     def __init__(self, op: OpInfo, sample: Any, device: str) -> None:
         mover = Mover(device)

@@ -1,7 +1,7 @@
 """The table of feature rows and the words that rows are written in.
 
-A row is a function of a device name. It runs once with ``"cpu"`` and once with the device under test, and what it returns (or
-raises) must be the same. Knows nothing of GT: rows that need GT's own interface import ``gt`` inside.
+A row is a function of a device name. It runs once with ``"cpu"`` and once with the device under test, and what it
+returns (or raises) must be the same. Knows nothing of GT: rows that need GT's own interface import ``gt`` inside.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ ROWS: dict[str, Row] = {}
 
 
 def add(group: str, name: str, body: Body, **options: Any) -> None:
-    """Register ``body`` as a row. Raises ValueError when the name is taken: a row that hides another one tests nothing."""
+    """Register ``body`` as a row. Raises ValueError when the name is taken: a row that hides another one tests
+    nothing.
+    """
     found = Row(group, name, body, **options)
     if found.key in ROWS:
         raise ValueError(f"two rows are called {found.key}: rename one")

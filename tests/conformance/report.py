@@ -72,8 +72,10 @@ def page(sections: dict[str, list[Answer]], device: str) -> str:
     lines = [
         "# Conformance",
         "",
-        "PyTorch is the specification: the same code runs on the CPU and on `mux`, and this page says where the results differ.",
-        f"Made by `make conformance` with torch {torch.__version__}, Python {platform.python_version()}, device `{device}`, two workers;"
+        "PyTorch is the specification: the same code runs on the CPU and on `mux`, and this page says where the
+        results differ.",
+        f"Made by `make conformance` with torch {torch.__version__}, Python {platform.python_version()}, device `{device}`,"
+        " two workers;"
         " don't edit it.",
         "",
         "| | entries | right | wrong | refused | skipped | crashed | right of those that the CPU runs |",
@@ -85,7 +87,8 @@ def page(sections: dict[str, list[Answer]], device: str) -> str:
         lines.append(f"| {title} | {len(answers)} | {cells} | {share_right(answers):.1%} |")
     lines += [
         "",
-        "*Right*: values, dtype, shape and everything else that a program can see agree, and the tape shows that workers ran it.",
+        "*Right*: values, dtype, shape and everything else that a program can see agree, and the tape shows that
+        workers ran it.",
         "*Refused*: `gt.NotSupported` says what, why and what to do instead. *Skipped*: the CPU itself has no result.",
         "*Crashed*: the process died or gave no answer in time.",
     ]
@@ -104,8 +107,8 @@ def _notes(answers: list[Answer]) -> list[str]:
     random = sum(answer.get("random", 0) for answer in answers)
     renamed = sum(bool(answer.get("renamed")) for answer in answers)
     lines = [
-        f"{samples} samples; {random} of them random (held to metas and to one seed giving one result), {free} need no instruction",
-        f"on the CPU either; {renamed} entries run under other operators' names than on the CPU.",
+        f"{samples} samples; {random} of them random (held to metas and to one seed giving one result), {free} need no",
+        f"instruction on the CPU either; {renamed} entries run under other operators' names than on the CPU.",
         "",
     ]
     if strides:

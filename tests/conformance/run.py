@@ -1,7 +1,8 @@
-"""The runner: ``python -m tests.conformance [features|opinfo|all]``. Progress on stderr, a report in JSON, and the page in docs.
+"""The runner: ``python -m tests.conformance [features|opinfo|all]``. Progress on stderr, a report in JSON, and the
+page in docs.
 
-Every entry runs in a child process with a cluster of its own; a crash or a hang costs that entry. ``--resume`` continues an
-interrupted run, ``--only`` takes entries by regular expression, ``--percent`` a sample drawn by hash.
+Every entry runs in a child process with a cluster of its own; a crash or a hang costs that entry. ``--resume``
+continues an interrupted run, ``--only`` takes entries by regular expression, ``--percent`` a sample drawn by hash.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ DEFAULT_JOBS = 2
 
 
 def drawn(key: str, percent: float) -> bool:
-    """Is ``key`` in the sample? By hash: the same entries on every machine, and a new entry doesn't change the others."""
+    """Is ``key`` in the sample? By hash: the same entries on every machine, and a new entry doesn't change the
+    others.
+    """
     digest = hashlib.sha256(key.encode()).digest()
     return int.from_bytes(digest[:4], "big") < percent / 100 * 2**32
 

@@ -1,4 +1,5 @@
-"""Taking an operator's sample inputs apart and moving them to a device, with everything that a kernel could notice kept.
+"""Taking an operator's sample inputs apart and moving them to a device, with everything that a kernel could notice
+kept.
 
 One object stays one object, tensors that share a storage go on sharing it, strides, conjugate and negative bits and
 ``requires_grad`` survive, and ``device="cpu"`` among the arguments becomes the device.

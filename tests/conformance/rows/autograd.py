@@ -1,4 +1,6 @@
-"""Autograd: backward in all its forms, hooks of every kind, custom functions, checkpointing, modes, errors raised in backward."""
+"""Autograd: backward in all its forms, hooks of every kind, custom functions, checkpointing, modes, errors raised in
+backward.
+"""
 
 from __future__ import annotations
 

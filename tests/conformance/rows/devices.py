@@ -1,4 +1,6 @@
-"""The device itself: ``torch.accelerator``, the device module, streams and events, threads, flags that change numbers."""
+"""The device itself: ``torch.accelerator``, the device module, streams and events, threads, flags that change
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -185,7 +187,8 @@ def deterministic_fill(d: str) -> Any:
         torch.use_deterministic_algorithms(False)
 
 
-#: type promotion, by PyTorch's own table: every pair of these, tensor with tensor, tensor with 0-dim tensor, tensor with number
+#: type promotion, by PyTorch's own table: every pair of these, tensor with tensor, tensor with 0-dim tensor, tensor
+#: with number
 PROMOTED = (
     torch.bool,
     torch.uint8,
@@ -349,10 +352,10 @@ def assert_close_and_testing(d: str) -> Any:
 def linear_algebra(d: str) -> Any:
     square = make(d, 4, 4, dtype=torch.float64)
     positive = square @ square.T + 4 * torch.eye(4, dtype=torch.float64, device=d)
-    return (
-        torch.linalg.inv(positive), torch.linalg.det(positive), torch.linalg.cholesky(positive), torch.linalg.eigvalsh(positive),
-        torch.linalg.solve(positive, square), torch.linalg.svdvals(square), torch.linalg.qr(square).R.abs(), torch.linalg.norm(square),
-    )  # fmt: skip
+    inverse, determinant = torch.linalg.inv(positive), torch.linalg.det(positive)
+    solved, upper = torch.linalg.solve(positive, square), torch.linalg.qr(square).R.abs()
+    values = torch.linalg.eigvalsh(positive), torch.linalg.svdvals(square), torch.linalg.norm(square)
+    return inverse, determinant, solved, upper, values, torch.linalg.cholesky(positive)
 
 
 @row(GROUP)

@@ -1,4 +1,6 @@
-"""Indexing in all its forms: masks and index tensors on either device, gather and scatter, shapes that depend on data."""
+"""Indexing in all its forms: masks and index tensors on either device, gather and scatter, shapes that depend on
+data.
+"""
 
 from __future__ import annotations
 

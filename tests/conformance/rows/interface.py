@@ -26,8 +26,8 @@ def conveniences(d: str) -> Any:
     import gt
 
     made = {
-        "tensor": gt.tensor([1.0, 2.0]), "zeros": gt.zeros(2), "ones": gt.ones(2), "randn": gt.randn(2), "rand": gt.rand(2),
-        "from_numpy": gt.from_numpy(numpy.ones(2)),
+        "tensor": gt.tensor([1.0, 2.0]), "zeros": gt.zeros(2), "ones": gt.ones(2), "randn": gt.randn(2), "rand":
+        gt.rand(2), "from_numpy": gt.from_numpy(numpy.ones(2)),
     }  # fmt: skip
     return {name: tensor.device.type == d and tensor.numel() == 2 for name, tensor in made.items()}
 

@@ -1,4 +1,6 @@
-"""``torch.nn``: layers built on either side, train and eval, losses, containers, what ``to`` and ``state_dict`` keep."""
+"""``torch.nn``: layers built on either side, train and eval, losses, containers, what ``to`` and ``state_dict``
+keep.
+"""
 
 from __future__ import annotations
 
@@ -112,8 +114,8 @@ for _name, (_build, _shape) in LAYERS.items():
     add(GROUP, f"{_name}_eval", _eval, **LOOSE)
 
 ACTIVATIONS = (
-    "ReLU", "ReLU6", "LeakyReLU", "ELU", "SELU", "CELU", "GELU", "SiLU", "Mish", "Sigmoid", "Tanh", "Softplus", "Softsign",
-    "Hardtanh", "Hardsigmoid", "Hardswish", "LogSigmoid", "Tanhshrink", "Softshrink", "Hardshrink",
+    "ReLU", "ReLU6", "LeakyReLU", "ELU", "SELU", "CELU", "GELU", "SiLU", "Mish", "Sigmoid", "Tanh", "Softplus",
+    "Softsign", "Hardtanh", "Hardsigmoid", "Hardswish", "LogSigmoid", "Tanhshrink", "Softshrink", "Hardshrink",
 )  # fmt: skip
 for _name in ACTIVATIONS:
     add(GROUP, _name, lambda d, name=_name: train(getattr(nn, name)(), _x(d, 3, 5)))

@@ -1,4 +1,5 @@
-"""Random numbers: one seed gives one sequence, generators and states hold what they promise, draws have the right distribution.
+"""Random numbers: one seed gives one sequence, generators and states hold what they promise, draws have the right
+distribution.
 
 The numbers themselves are the device's own (CUDA's differ from the CPU's too), so rows return facts about them.
 """

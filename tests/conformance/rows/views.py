@@ -1,4 +1,6 @@
-"""Views and in-place writes: what shares memory on the CPU must be seen to share it, in both directions, through any chain."""
+"""Views and in-place writes: what shares memory on the CPU must be seen to share it, in both directions, through any
+chain.
+"""
 
 from __future__ import annotations
 
