@@ -72,8 +72,8 @@ def page(sections: dict[str, list[Answer]], device: str) -> str:
     lines = [
         "# Conformance",
         "",
-        "PyTorch is the specification: the same code runs on the CPU and on `mux`, and this page says where the
-        results differ.",
+        "PyTorch is the specification: the same code runs on the CPU and on `mux`, and this page says where the"
+        " results differ.",
         f"Made by `make conformance` with torch {torch.__version__}, Python {platform.python_version()}, device `{device}`,"
         " two workers;"
         " don't edit it.",
@@ -87,8 +87,8 @@ def page(sections: dict[str, list[Answer]], device: str) -> str:
         lines.append(f"| {title} | {len(answers)} | {cells} | {share_right(answers):.1%} |")
     lines += [
         "",
-        "*Right*: values, dtype, shape and everything else that a program can see agree, and the tape shows that
-        workers ran it.",
+        "*Right*: values, dtype, shape and everything else that a program can see agree, and the tape shows"
+        " that workers ran it.",
         "*Refused*: `gt.NotSupported` says what, why and what to do instead. *Skipped*: the CPU itself has no result.",
         "*Crashed*: the process died or gave no answer in time.",
     ]
