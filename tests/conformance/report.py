@@ -74,9 +74,8 @@ def page(sections: dict[str, list[Answer]], device: str) -> str:
         "",
         "PyTorch is the specification: the same code runs on the CPU and on `mux`, and this page says where the"
         " results differ.",
-        f"Made by `make conformance` with torch {torch.__version__}, Python {platform.python_version()}, device `{device}`,"
-        " two workers;"
-        " don't edit it.",
+        f"Made by `make conformance` with torch {torch.__version__}, "
+        f"Python {platform.python_version()}, device `{device}`, two workers; don't edit it.",
         "",
         "| | entries | right | wrong | refused | skipped | crashed | right of those that the CPU runs |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

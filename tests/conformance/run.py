@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.conformance import report
-from tests.conformance.isolate import Answer, Child, run_all
+from tests.conformance.isolate import ITEM_SECONDS, Answer, Child, run_all
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
@@ -98,13 +98,13 @@ def main(arguments: list[str] | None = None) -> int:
     sections: dict[str, list[Answer]] = {}
     if options.what in ("features", "all"):
         keys = _chosen(feature_keys(), options)
-        made = lambda: Child(["features", options.device, "{}"])  # noqa: E731
+        made = lambda: Child(["features", options.device, "{}"], item_seconds=options.seconds)  # noqa: E731
         log = options.out / f"features-{options.device}.jsonl"
         sections["Features"] = run_section("features", keys, made, options.jobs, log, options.resume)
     if options.what in ("opinfo", "all"):
         keys = _chosen(operator_keys(options.dtype), options)
         chosen = json.dumps({"dtype": options.dtype, "samples": options.samples, "backward": options.backward})
-        made = lambda: Child(["opinfo", options.device, chosen])  # noqa: E731
+        made = lambda: Child(["opinfo", options.device, chosen], item_seconds=options.seconds)  # noqa: E731
         suffix = "-backward" if options.backward else ""
         log = options.out / f"opinfo-{options.device}-{options.dtype}{suffix}.jsonl"
         title = f"Operators, {options.dtype}{', with backward' if options.backward else ''}"
@@ -144,6 +144,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--jobs", type=int, default=DEFAULT_JOBS, help="child processes, each with a cluster of its own"
     )
+    parser.add_argument("--seconds", type=float, default=ITEM_SECONDS, help="after which an entry counts as hanging")
     parser.add_argument("--only", default="", metavar="REGEX", help="entries whose name matches")
     parser.add_argument("--percent", type=float, default=100.0, help="a sample of that size, drawn by hash")
     parser.add_argument(
