@@ -134,14 +134,14 @@ class WorkersScreen(Screen[None]):
         if self.query_one("#filter-bar").has_class("open"):
             return [("  Enter", Role.ACCENT), (" keep   ", Role.DIM), ("Esc", Role.ACCENT), (" drop", Role.DIM)]
         parts: list[tuple[int, Line]] = []
-        rank = {"quit": 0, "help": 1}
+        rank = {"quit": 0, "help": 2}
         for action in self._actions:
             if action.footer:
                 keys: list[Span] = [(key_name(action.keys[0]), Role.ACCENT), (f" {action.footer}", Role.DIM)]
-                parts.append((rank.get(action.name, 2), keys))
+                parts.append((rank.get(action.name, 3), keys))
         if not heights.sessions and view.sessions:
             n = len(view.sessions)
-            parts.append((3, [(f"+{n} session{'s' if n != 1 else ''} hidden", Role.DIM)]))
+            parts.append((1, [(f"+{n} session{'s' if n != 1 else ''} hidden", Role.DIM)]))
         note: list[Span] = [(self._note, Role.DIM)] if self._note else []
         left = pack(parts, max(0, width - 4 - (len(self._note) + 2 if note else 0)), gap=3)
         used = width_of(left)

@@ -30,6 +30,10 @@ class Palette:
     def style(self, role: Role) -> Style:
         return self.styles[role]
 
+    def style_colour(self, role: str) -> str:
+        """The colour of a role as ``#rrggbb``."""
+        return self.colours[role]
+
     @property
     def base(self) -> Style:
         """What lies under everything: text on the background."""

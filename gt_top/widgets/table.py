@@ -156,7 +156,7 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         size = Size(self.size.width, len(rows) + HEAD)
         if size != self.virtual_size:
             self.virtual_size = size
-            self.scroll_to(y=min(self.scroll_offset.y, self.max_scroll_y), animate=False, immediate=True)
+            self.scroll_to(y=min(self.scroll_offset.y, self.max_scroll_y), animate=False, force=True)
         self._paint()
         if self.cursor != before:
             self.post_message(self.Picked(self, self.cursor))
@@ -288,15 +288,19 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         return notes
 
     def _headings(self) -> Strip:
-        spans: list[Span | Bar] = [(" " * MARGIN, Role.DIM)]
+        """Titles; the sorted column's has an arrow, in the gap beside it where the column is narrow."""
+        spans: list[Span | Bar] = []
+        gap = MARGIN
         for p in self._layout.placed:
-            title, role = p.column.title, Role.DIM
+            title, right = p.column.title, p.column.right and not p.graph
+            role, width = Role.DIM, p.width
             if p.column.key == self.order.key:
+                role, width = Role.ACCENT, p.width + 1
                 arrow = self._glyphs.down if self.order.reverse else self._glyphs.up
-                title, role = (title[: max(1, p.width - 1)] + arrow), Role.ACCENT
-            right = p.column.right and not p.graph
-            spans.append((fit(self._glyphs, title, p.width, right), role))
-            spans.append((" " * GAP, Role.DIM))
+                title = arrow + title if right else title + arrow
+            before = gap - 1 if width > p.width and right else gap
+            spans += [(" " * before, Role.DIM), (fit(self._glyphs, title, width, right), role)]
+            gap = GAP - 1 if width > p.width and not right else GAP
         return self._strip(spans)
 
     def _row(self, row: R, thumb: Span) -> Strip:
@@ -361,7 +365,7 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         top = self.scroll_offset.y
         wanted = min(position, max(top, position - room + 1))
         if wanted != top:
-            self.scroll_to(y=wanted, animate=False, immediate=True)
+            self.scroll_to(y=wanted, animate=False, force=True)
 
     def on_click(self, event: events.Click) -> None:
         """A click on a row selects it, on a heading sorts by it."""
