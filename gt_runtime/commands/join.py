@@ -37,7 +37,7 @@ def dispatcher(arguments: Sequence[str]) -> NoReturn:
 
 def worker(back: str, options: Mapping[str, str | int | None], threads: int | None) -> NoReturn:
     """Replace this process by a worker that connects to ``back``. ``options`` by name, None = its default."""
-    argv = [*children.python("gt_runtime.worker"), "--connect", back]
+    argv = [*children.watched_python("gt_runtime.worker"), "--connect", back]
     for option, value in {**options, "--threads": threads}.items():
         if value is not None:
             argv += [option, str(value)]

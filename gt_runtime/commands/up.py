@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -87,7 +86,7 @@ def _signals(wake: Wake) -> Iterator[list[str]]:
 def _announce(connection: Connection, options: ClusterOptions, as_json: bool, detached: bool = False) -> None:
     """Say that the cluster is ready, and where."""
     if as_json:
-        print_json({**dataclasses.asdict(connection), "endpoints": dict(connection.endpoints)})
+        print_json(connection.to_map())
         sys.stdout.flush()
         return
     devices = ", ".join(slot.device for slot in options.slots) or "none yet: join with `gt worker`"
@@ -95,6 +94,7 @@ def _announce(connection: Connection, options: ClusterOptions, as_json: bool, de
     lines = [
         f"cluster '{connection.name}' is ready: {len(options.slots)} workers ({devices})",
         f"  listens at  {connection.front}",
+        *([f"  and at      {connection.tcp['front']}"] if connection.tcp else []),
         f"  logs        {connection.log_dir}",
         f"  to stop     {end}",
     ]
@@ -161,7 +161,7 @@ def _detached_child(options: ClusterOptions, directory: RuntimeDirectory, second
         os.close(log)
         os.close(null)
         say(f"cluster '{connection.name}' is ready, process {os.getpid()}")
-        tell({"ready": {**dataclasses.asdict(connection), "endpoints": dict(connection.endpoints)}})
+        tell({"ready": connection.to_map()})
 
     try:
         return _supervise(options, directory, seconds, ready)

@@ -146,6 +146,11 @@ def python(module: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module)
 
 
+def watched_python(module: str) -> tuple[str, ...]:
+    """The same, for a module that is slow to look after its ``--parent`` itself."""
+    return (*python("gt_runtime.launch.child"), module)
+
+
 def environment(threads: int = 0, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a child: this process's, with what our processes need.
 

@@ -52,6 +52,7 @@ class Connection:
     version: str = ""
     embedded: bool = False
     log_dir: str = ""
+    tcp: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the same for other hosts, if it listens
 
     @property
     def front(self) -> str:
@@ -68,7 +69,11 @@ class Connection:
         return parent.alive(self.pid, self.pid_started or None)
 
     def to_json(self) -> str:
-        return json.dumps({**dataclasses.asdict(self), "endpoints": dict(self.endpoints)}, indent=1, sort_keys=True)
+        return json.dumps(self.to_map(), indent=1, sort_keys=True)
+
+    def to_map(self) -> dict[str, Any]:
+        """Its fields as plain values."""
+        return {**dataclasses.asdict(self), "endpoints": dict(self.endpoints), "tcp": dict(self.tcp)}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -82,8 +87,9 @@ class Connection:
             raise ValueError("no map with endpoints")
         if not isinstance(fields["endpoints"].get("front"), str):
             raise ValueError("no front endpoint")
-        types: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(cls) if f.name != "endpoints"}
-        known: dict[str, Any] = {"endpoints": {str(k): str(v) for k, v in fields["endpoints"].items()}}
+        maps = ("endpoints", "tcp")
+        types: dict[str, Any] = {f.name: f.type for f in dataclasses.fields(cls) if f.name not in maps}
+        known: dict[str, Any] = {m: {str(k): str(v) for k, v in dict(fields.get(m) or {}).items()} for m in maps}
         for name, kind in types.items():
             if name not in fields:
                 continue

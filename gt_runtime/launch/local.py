@@ -65,7 +65,7 @@ class Commands:
     """How the processes are started; the options of ``docs/protocol.md``, "Processes", are appended."""
 
     dispatcher: tuple[str, ...] = dataclasses.field(default_factory=lambda: children.python("gt_runtime.dispatcher"))
-    worker: tuple[str, ...] = dataclasses.field(default_factory=lambda: children.python("gt_runtime.worker"))
+    worker: tuple[str, ...] = dataclasses.field(default_factory=lambda: children.watched_python("gt_runtime.worker"))
 
 
 class Ending(Enum):
@@ -149,13 +149,14 @@ class LocalCluster:
         try:
             self._prepare()
             self._spawn()
-            endpoints = self._read_endpoints(time.monotonic() + seconds)
+            endpoints, tcp = self._read_endpoints(time.monotonic() + seconds)
         except BaseException:
             self._abandon(reservation)
             raise
         self._reservation = reservation
         self._connection = Connection(
             endpoints=endpoints,
+            tcp=tcp,
             name=self.options.name,
             pid=os.getpid(),
             pid_started=parent.start_time(os.getpid()) or 0,
@@ -242,8 +243,8 @@ class LocalCluster:
             found.append("--embedded")
         return [*found, "--parent", str(os.getpid()), "--workers", str(len(options.slots))]
 
-    def _read_endpoints(self, deadline: float) -> Mapping[str, str]:
-        """What the dispatcher's first line of output says, once its sockets are bound."""
+    def _read_endpoints(self, deadline: float) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """What the dispatcher's first line of output says, once its sockets are bound: endpoints, and those on tcp."""
         dispatcher = self._dispatcher
         assert dispatcher is not None
         data = b""
@@ -257,8 +258,9 @@ class LocalCluster:
                     raise self._failed("the dispatcher doesn't say where it listens", dispatcher.tail())
         line = data.partition(b"\n")[0]
         try:
-            endpoints = json.loads(line)["endpoints"]
-            return {str(k): str(v) for k, v in endpoints.items()}
+            told = json.loads(line)
+            endpoints, tcp = told["endpoints"], told.get("tcp", {})
+            return {str(k): str(v) for k, v in endpoints.items()}, {str(k): str(v) for k, v in tcp.items()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             found = f"the dispatcher said {line[:200]!r} instead of where it listens"
             raise self._failed(found, dispatcher.tail()) from error

@@ -183,10 +183,12 @@ def test_a_worker_joins_a_bare_dispatcher_over_tcp(names: list[str]) -> None:
         env=environment(),
     )
     until(lambda: RuntimeDirectory.open().file("bare").exists(), START_SECONDS)
-    joined = subprocess.Popen(command("worker", "--name", "bare", "--id", "w7"), env=environment())
+    front = connection.find("bare").tcp["front"]
+    assert front.startswith("tcp://127.0.0.1:")
+    joined = subprocess.Popen(command("worker", "--connect", front, "--id", "w7"), env=environment())
     try:
         until(lambda: gt_json("status", "--name", "bare")["ready"] == 1, START_SECONDS)
-        assert [w["id"] for w in gt_json("workers", "--name", "bare")] == ["w7"]
+        assert [w["id"] for w in gt_json("workers", "--connect", front)] == ["w7"]
         gt("down", "--name", "bare")
         assert up.wait(30) == 0
         joined.wait(GONE_SECONDS + 5)

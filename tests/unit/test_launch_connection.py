@@ -153,6 +153,7 @@ def test_a_newer_files_unknown_keys_are_ignored() -> None:
 @given(st.builds(
     Connection,
     endpoints=st.dictionaries(st.text(), st.text(), max_size=3).map(lambda d: d | {"front": "ipc:///f"}),
+    tcp=st.dictionaries(st.text(), st.text(), max_size=2),
     name=st.text(), pid=st.integers(), pid_started=st.integers(), uid=st.integers(), host=st.text(), host_id=st.text(),
     started=st.floats(allow_nan=False, allow_infinity=False), version=st.text(), embedded=st.booleans(),
     log_dir=st.text(),
