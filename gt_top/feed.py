@@ -7,6 +7,7 @@ knows nothing of Textual and nothing of what is shown. Every record is checked h
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import zmq
 import zmq.asyncio
 
 from gt_runtime.protocol.codec import ProtocolError, unpack
-from gt_runtime.telemetry.records import EVENT, FRAME, Event, Frame
+from gt_runtime.telemetry.records import EVENT, FRAME, Event, Frame, SessionRecord, WorkerRecord
 from gt_top.cluster import Item, Linked, Missed, Snapshot, Unlinked
 
 QUIET_SECONDS = 2.0  # without a record: look whether the cluster is still there
@@ -176,15 +177,27 @@ def read_record(parts: Sequence[bytes]) -> Frame | Event | None:
 
 
 def read_frame(fields: Mapping[str, Any]) -> Frame | None:
-    """A Frame whose shape holds: numbers that order it, lists of workers and sessions with text ids. None if it isn't."""
+    """A Frame whose shape holds: numbers that order it, workers and sessions with text ids. None if it doesn't.
+
+    Of two records with one id the first stays: a worker's id is used again while its lost predecessor is still listed.
+    """
     try:
         frame = Frame.unpack(fields)
     except (TypeError, AttributeError):
         return None
     if type(frame.seq) is not int or type(frame.time) not in (int, float):
         return None
-    ids = [*(w.id for w in frame.workers), *(s.id for s in frame.sessions)]
-    return frame if all(isinstance(i, str) for i in ids) and len(set(ids)) == len(ids) else None
+    if not all(isinstance(i, str) for i in (*(w.id for w in frame.workers), *(s.id for s in frame.sessions))):
+        return None
+    workers: dict[str, WorkerRecord] = {}
+    sessions: dict[str, SessionRecord] = {}
+    for w in frame.workers:
+        workers.setdefault(w.id, w)
+    for s in frame.sessions:
+        sessions.setdefault(s.id, s)
+    if len(workers) == len(frame.workers) and len(sessions) == len(frame.sessions):
+        return frame
+    return dataclasses.replace(frame, workers=list(workers.values()), sessions=list(sessions.values()))
 
 
 def read_event(fields: Mapping[str, Any]) -> Event | None:

@@ -68,16 +68,16 @@ def layout(columns: Sequence[Column[RowT]], width: int, wanted: dict[str, int] |
     wanted = wanted or {}
     cells: dict[str, int] = {}
     left = width
-    steps: list[tuple[int, int, str, int]] = []
+    steps: list[tuple[int, bool, int, str, int]] = []  # rank, more than its base, position, key, cost
     for position, c in enumerate(columns):
-        steps.append((c.rank, position, c.key, c.width + GAP))
+        steps.append((c.rank, False, position, c.key, c.width + GAP))
         if c.graph:
-            steps.append((c.graph_rank, position, c.key, c.graph))
+            steps.append((c.graph_rank, True, position, c.key, c.graph))
         elif c.most > c.width and wanted.get(c.key, 0) > c.width:
-            steps.append((c.rank, position, c.key, min(c.most, wanted[c.key]) - c.width))
+            steps.append((c.rank, True, position, c.key, min(c.most, wanted[c.key]) - c.width))
     left += GAP  # the last column needs no gap
-    for rank, _, key, cost in sorted(steps, key=lambda s: (s[0], s[1])):
-        if cost > left and rank > 0:
+    for rank, more, _, key, cost in sorted(steps):
+        if cost > left and (rank > 0 or more):
             break
         cells[key] = cells.get(key, -GAP) + cost
         left -= cost
