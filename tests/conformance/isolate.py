@@ -39,6 +39,7 @@ class Child:
     arguments: Sequence[str]
     environment: dict[str, str] = field(default_factory=dict)
     item_seconds: float = ITEM_SECONDS
+    module: str = "tests.conformance.child"
     _process: subprocess.Popen[bytes] | None = None
     _asks: Any = None
     _answers: int = -1
@@ -83,7 +84,7 @@ class Child:
         (self._folder / "run").mkdir(mode=0o700)
         asks_read, asks_write = os.pipe()
         answers_read, answers_write = os.pipe()
-        command = [sys.executable, "-m", "tests.conformance.child", *self.arguments, str(asks_read), str(answers_write)]
+        command = [sys.executable, "-m", self.module, *self.arguments, str(asks_read), str(answers_write)]
         environment = os.environ | {"GT_WORKERS": "2", "OMP_NUM_THREADS": "1"} | self.environment
         environment["GT_RUNTIME_DIR"] = str(self._folder / "run")  # a cluster of its own, never the user's running one
         environment.pop("GT_ADDRESS", None)

@@ -44,7 +44,7 @@ class Mover:
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
         self._moved: dict[int, torch.Tensor] = {}
-        self._storages: dict[int, torch.Tensor] = {}
+        self._storages: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self._alive: list[Any] = []  # ids are only good while their objects live
 
     def __call__(self, item: Any) -> Any:
@@ -81,8 +81,11 @@ class Mover:
             return self._values(plain.conj()).conj()
         if plain.is_neg():
             return self._values(torch._neg_view(plain))._neg_view()  # type: ignore[attr-defined, no-any-return]
-        if self._owns_its_storage(plain):
-            return plain.to(self.device, copy=True, memory_format=torch.preserve_format)
+        key = (plain.untyped_storage()._cdata, plain.dtype)
+        if key not in self._storages and self._owns_its_storage(plain):
+            self._alive.append(plain)
+            self._storages[key] = plain.to(self.device, copy=True, memory_format=torch.preserve_format)
+            return self._storages[key]
         return self._storage(plain).as_strided(plain.size(), plain.stride(), plain.storage_offset())
 
     @staticmethod
@@ -98,7 +101,7 @@ class Mover:
 
     def _storage(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        key = hash((storage._cdata, tensor.dtype))
+        key = (storage._cdata, tensor.dtype)
         if key not in self._storages:
             self._alive.append(storage)
             whole = torch.empty(0, dtype=tensor.dtype).set_(
