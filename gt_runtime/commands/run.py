@@ -38,7 +38,7 @@ def run(target: str, arguments: Sequence[str], module: bool) -> int:
     try:
         code, main = _module(target) if module else _script(target, source)
     except SyntaxError as error:  # shown as Python shows it, without a traceback
-        sys.excepthook(type(error), error, None)
+        sys.excepthook(type(error), error.with_traceback(None), None)
         return 1
     sys.argv = [main.__file__ or target if module else target, *arguments]
     sys.modules["__main__"] = main

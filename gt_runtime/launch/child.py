@@ -1,7 +1,7 @@
 """``python -m gt_runtime.launch.child MODULE OPTIONS``: a child that ends with its launcher.
 
-A worker looks after its ``--parent`` itself once it beats, which is after importing torch: seconds on a busy machine. This
-watches from before that, on a thread of its own. Imports nothing of what it runs.
+A worker looks after its ``--parent`` itself once it beats, which is after importing torch: seconds on a busy machine.
+This watches from before that, on a thread of its own. Imports nothing of what it runs.
 """
 
 from __future__ import annotations
