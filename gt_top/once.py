@@ -23,12 +23,13 @@ class NoPicture(Exception):
     """No frame came in time; the text says what was waited for, what was found, what to do."""
 
 
-async def look(feed: Feed, name: str, clock: Clock, seconds: float = WAIT_SECONDS) -> ClusterView:
-    """The cluster as its first frame shows it.
+async def look(feed: Feed, name: str, clock: Clock, seconds: float | None = None) -> ClusterView:
+    """The cluster as its first frame shows it; waits ``seconds`` (default ``WAIT_SECONDS``) for it.
 
     Raises:
         NoPicture: none came within ``seconds``, or nobody answers there.
     """
+    seconds = WAIT_SECONDS if seconds is None else seconds
     model = Cluster(name)
 
     async def follow() -> ClusterView:
