@@ -81,6 +81,22 @@ class Executor:
         if handler is not None:
             handler(message)
 
+    def refuse(self, message: Any, why: str) -> None:
+        """``handle`` has raised: the session has lost what it asked for; answer whoever waits."""
+        session = getattr(message, "session", "")
+        if not self._native.known(session):
+            failure = self._failure(why).pack()
+        else:
+            failure = self._native.broken(session, why)
+        request = getattr(message, "verdict", 0) or getattr(message, "request", 0)
+        if request:
+            self._answer(session, request, failure)
+        if isinstance(message, m.Batch | m.Upload):
+            self._send(m.Done(session, message.seq, getattr(message, "instructions", 0), 0))
+        if isinstance(message, m.Send):
+            outgoing = Outgoing(message.peer, message.transfer, None, None, failure)
+            self._copies.post(self.worker, outgoing, self._finish)
+
     def settle(self) -> None:
         """Take in the copies that have finished since the last call."""
         while not self._finished.empty():

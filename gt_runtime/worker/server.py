@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from collections import deque
 from typing import Any
 from urllib.parse import urlsplit
@@ -197,12 +198,26 @@ class Server:
             self._executor.settle()
             if self._inbox:
                 message, nbytes = self._inbox.popleft()
-                self._executor.handle(message)
+                self._handle(message)
                 self._inbox_bytes -= nbytes
                 if type(message) is m.Batch:
                     self._queued -= message.instructions
                 elif type(message) is m.Peers:
                     self._pulse.epoch = message.epoch
+
+    def _handle(self, message: Any) -> None:
+        """Run a message. One that we can't cope with costs its session an error, and nobody else anything."""
+        try:
+            self._executor.handle(message)
+        except Ended:
+            raise
+        except Exception as error:
+            print(
+                f"worker {self.id}: {type(message).__name__} failed:\n{traceback.format_exc()}",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._executor.refuse(message, f"worker {self.id} can't handle this {type(message).__name__}: {error}")
 
     def _wait(self) -> None:
         """Something the executor needs is under way: listen on, without a bound, for news of it."""

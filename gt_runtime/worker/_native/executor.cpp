@@ -10,13 +10,20 @@
 namespace gt::worker {
 namespace {
 
+// An operator's words may hold any bytes.
+py::str text(const std::string& from) {
+  PyObject* decoded = PyUnicode_DecodeUTF8(from.data(), static_cast<py::ssize_t>(from.size()), "replace");
+  if (decoded == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(decoded);
+}
+
 py::object packed(const FailurePtr& f) {
   if (!f) return py::none();
   f->reported = true;
   py::list out;
-  for (const auto* text : {&f->kind, &f->type, &f->message, &f->op, &f->shapes, &f->worker}) out.append(py::str(*text));
+  for (const auto* part : {&f->kind, &f->type, &f->message, &f->op, &f->shapes, &f->worker}) out.append(text(*part));
   out.append(f->site);
-  out.append(py::str(f->signal));
+  out.append(text(f->signal));
   return out;
 }
 
@@ -94,11 +101,13 @@ class Executor {
   void signals(const std::string& name, const py::list& signals) {
     Session& session = of(name);
     for (auto item : signals) {
-      auto pair = py::isinstance<py::list>(item) ? py::cast<py::list>(item) : py::list();
-      if (pair.size() == 2 && PyLong_Check(pair[0].ptr()) && py::isinstance<py::str>(pair[1]))
+      try {
+        auto pair = py::isinstance<py::list>(item) ? py::cast<py::list>(item) : py::list();
+        if (pair.size() != 2 || !py::isinstance<py::str>(pair[1])) throw Malformed("a signal is [id, name]");
         session.signal(detail::toInt(pair[0], "a signal's id"), py::cast<std::string>(pair[1]));
-      else
-        session.breakSession("a signal is [id, name]");
+      } catch (const Malformed& e) {
+        session.breakSession(e.what());
+      }
     }
   }
 
@@ -297,30 +306,25 @@ class Executor {
 
   // Stores what `make` makes if there is memory for it.
   py::object keep(Session& session, int64_t id, const Meta& layout, const char* what, const std::function<at::Tensor()>& make) {
-    const std::string text = what + shapeText(layout.dtype, layout.sizes);
+    const std::string described = what + shapeText(layout.dtype, layout.sizes);
     const int64_t bytes = *extent(layout.sizes, layout.strides, 0) * static_cast<int64_t>(c10::elementSize(layout.dtype));
-    auto failure = session.overMemory(bytes, text);
+    auto failure = session.overMemory(bytes, described);
     if (!failure) {
       py::gil_scoped_release release;
       Below below;
       try {
         session.values.store(id, make());
-        return none();
       } catch (...) {
         failure = std::make_shared<Failure>();
         describeCurrentException(*failure);
         failure->worker = shared_.worker;
       }
     }
+    if (!failure) return py::none();
     session.remember(failure);
     const auto fields = poisoned(session, id, failure);
     failure->reported = false;  // nobody waits for an upload: it is told where the value is used, or at the next sync
     return fields;
-  }
-
-  static py::object none() {
-    py::gil_scoped_acquire acquire;
-    return py::none();
   }
 
   at::TensorOptions options(c10::ScalarType dtype) const { return at::TensorOptions().dtype(dtype).device(shared_.device); }
