@@ -34,6 +34,7 @@ GT = (sys.executable, "-m", "gt_runtime")
 GT_TOP = (sys.executable, "-m", "gt_top")
 
 START_SECONDS = 130.0  # for the cluster to be ready; `gt up` gives up by itself before, and says why
+FIRST_SECONDS = 120.0  # for both programs to import torch and take their first steps, on a slow or busy machine
 STOP_SECONDS = 20.0  # for a program to finish its step and write its results, and for a cluster to stop
 TABLE_SECONDS = 4.0  # between two tables, where no terminal is
 TAIL_LINES = 15
@@ -66,6 +67,7 @@ class Program:
         self.name = name
         self.command = command
         self.log = folder / f"{name}.log"
+        self.told_to_end = False  # while it ran: what it does then is no failure of its own
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
@@ -75,10 +77,16 @@ class Program:
     def running(self) -> bool:
         return self.process.poll() is None
 
-    def stop(self) -> bool:
-        """SIGTERM, then SIGKILL if that isn't heard; False if it took the latter."""
+    def tell_to_end(self) -> None:
+        """SIGTERM, if it still runs."""
         if self.running():
+            self.told_to_end = True
             self.process.terminate()
+
+    def stop(self) -> bool:
+        """Tell it to end, then SIGKILL if that isn't heard; False if it took the latter."""
+        if not self.told_to_end:
+            self.tell_to_end()
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -100,15 +108,19 @@ class Trainer(Program):
         self.report = folder / f"{name}.json"
         super().__init__(name, (*command, "--device", "mux", "--json", str(self.report)), folder, environment)
 
+    def has_begun(self) -> bool:
+        """Whether it has told of its first steps."""
+        return "step " in self.log.read_text(errors="replace")
+
     def summary(self) -> tuple[bool, str]:
-        """Whether it trained and ended well, and a line about it."""
+        """Whether it ended well, and a line about what it did."""
         status = self.process.returncode
-        if status != 0 or not self.report.exists():
+        found: dict[str, Any] = json.loads(self.report.read_text()) if self.report.exists() else {"steps": 0}
+        steps, losses = found["steps"], found.get("losses", ())
+        if self.told_to_end and not steps and status in (0, -signal.SIGTERM):
+            return True, f"  {self.name:<8} was ended before its first step"
+        if status != 0 or not steps:
             return False, f"  {self.name:<8} ended with exit status {status}:\n{self.told()}"
-        found: dict[str, Any] = json.loads(self.report.read_text())
-        steps, losses = found["steps"], found["losses"]
-        if not steps:
-            return False, f"  {self.name:<8} was stopped before its first step"
         text = f"  {self.name:<8}{steps:>7,} steps  {steps / found['seconds']:>6.1f} steps/s"
         text += f"   loss {losses[0]:.3f} -> {losses[-1]:.3f}"
         if "accuracy" in found:
@@ -153,7 +165,7 @@ class Demo:
         return self.tell(problem, clean)
 
     def start(self) -> None:
-        """The cluster, until it is ready, then the programs."""
+        """The cluster, until it is ready, then the programs, until both train."""
         workers = self.options.workers
         say(f"starting a cluster of {workers} CPU workers ...")
         up = (*GT, "up", "--name", self.name, "--workers", str(workers), "--device", "cpu")
@@ -170,6 +182,13 @@ class Demo:
         digits = (*GT, "run", str(HERE / "digits.py"))
         for name, command in (("gpt", gpt), ("digits", digits)):
             self.trainers.append(Trainer(name, command, self.folder, self.environment))
+        deadline = time.monotonic() + FIRST_SECONDS
+        while late := [t for t in self.trainers if not t.has_begun()]:
+            if ended := [t for t in self.trainers if not t.running()]:
+                raise Failed(f"{ended[0].name} ended before the show began")
+            if time.monotonic() > deadline:
+                raise Failed(f"{late[0].name} took no step within {FIRST_SECONDS:g} s:\n{late[0].told()}")
+            time.sleep(0.1)
 
     def ready(self) -> bool:
         """Whether the cluster's connection file is there: it is written when all workers are ready."""
@@ -224,8 +243,7 @@ class Demo:
     def end(self) -> list[str]:
         """End the programs, then the cluster. Returns the names of those that had to be killed."""
         for trainer in self.trainers:  # all at once, then wait for each
-            if trainer.running():
-                trainer.process.terminate()
+            trainer.tell_to_end()
         programs: list[Program] = [*self.trainers, *([self.cluster] if self.cluster else [])]
         return [program.name for program in programs if not program.stop()]
 
