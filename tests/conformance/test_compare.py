@@ -1,4 +1,4 @@
-"""The comparison finds every kind of difference that it is there to find, and no other; samples move with what kernels notice."""
+"""The comparison finds every kind of difference, and makes none up; samples keep what kernels notice."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ for _dtype in DTYPES:
     add(GROUP, f"to_{_name}", lambda d, t=_dtype: make(d, 3, 4).to(t))
     add(GROUP, f"item_{_name}", lambda d, t=_dtype: make(d, 1, dtype=t).item())
 
+# ``copy=True`` where the CPU would otherwise hand out its own tensor, which no move between devices does.
 TO: dict[str, Any] = {
     "to_device_string": lambda d: make("cpu", 3).to(d),
     "to_device_object": lambda d: make("cpu", 3).to(torch.device(d)),
@@ -33,21 +34,23 @@ TO: dict[str, Any] = {
     "to_cpu_dtype": lambda d: Host(make(d, 3).to("cpu", torch.float64)),
     "cpu_method": lambda d: Host(make(d, 3).cpu()),
     "to_channels_last": lambda d: make(d, 2, 3, 4, 5).to(memory_format=torch.channels_last),
-    "upload_channels_last": lambda d: make("cpu", 2, 3, 4, 5).to(memory_format=torch.channels_last).to(d),
+    "upload_channels_last": lambda d: make("cpu", 2, 3, 4, 5).to(memory_format=torch.channels_last).to(d, copy=True),
     "upload_to_channels_last": lambda d: make("cpu", 2, 3, 4, 5).to(d, memory_format=torch.channels_last),
-    "upload_transposed": lambda d: make("cpu", 3, 4).t().to(d),
-    "upload_expanded": lambda d: make("cpu", 3, 1).expand(3, 4).to(d),
-    "upload_sliced": lambda d: make("cpu", 8)[1::2].to(d),
-    "upload_conj": lambda d: make("cpu", 3, dtype=torch.complex64).conj().to(d),
-    "upload_zero_elements": lambda d: make("cpu", 0, 4).to(d),
-    "upload_scalar": lambda d: make("cpu").to(d),
-    "upload_leaf_with_grad": lambda d: make("cpu", 3, grad=True).to(d),
-    "fetch_transposed": lambda d: Host(make(d, 3, 4).t().cpu()),
-    "fetch_expanded": lambda d: Host(make(d, 3, 1).expand(3, 4).cpu()),
-    "fetch_sliced": lambda d: Host(make(d, 8)[1::2].cpu()),
-    "fetch_conj": lambda d: Host(make(d, 3, dtype=torch.complex64).conj().cpu()),
-    "fetch_zero_elements": lambda d: Host(make(d, 0, 4).cpu()),
-    "fetch_channels_last": lambda d: Host(make(d, 2, 3, 4, 5).to(memory_format=torch.channels_last).cpu()),
+    "upload_transposed": lambda d: make("cpu", 3, 4).t().to(d, copy=True),
+    "upload_expanded": lambda d: make("cpu", 3, 1).expand(3, 4).to(d, copy=True),
+    "upload_sliced": lambda d: make("cpu", 8)[1::2].to(d, copy=True),
+    "upload_conj": lambda d: make("cpu", 3, dtype=torch.complex64).conj().to(d, copy=True),
+    "upload_zero_elements": lambda d: make("cpu", 0, 4).to(d, copy=True),
+    "upload_scalar": lambda d: make("cpu").to(d, copy=True),
+    "upload_leaf_with_grad": lambda d: make("cpu", 3, grad=True).to(d, copy=True),
+    "fetch_transposed": lambda d: Host(make(d, 3, 4).t().to("cpu", copy=True)),
+    "fetch_expanded": lambda d: Host(make(d, 3, 1).expand(3, 4).to("cpu", copy=True)),
+    "fetch_sliced": lambda d: Host(make(d, 8)[1::2].to("cpu", copy=True)),
+    "fetch_conj": lambda d: Host(make(d, 3, dtype=torch.complex64).conj().to("cpu", copy=True)),
+    "fetch_zero_elements": lambda d: Host(make(d, 0, 4).to("cpu", copy=True)),
+    "fetch_channels_last": lambda d: Host(
+        make(d, 2, 3, 4, 5).to(memory_format=torch.channels_last).to("cpu", copy=True)
+    ),
     "float_method": lambda d: make(d, 3, dtype=torch.int64).float(),
     "double_method": lambda d: make(d, 3).double(),
     "half_method": lambda d: make(d, 3).half(),
@@ -164,7 +167,7 @@ def copy_into_transposed_view(d: str) -> Any:
 @row(GROUP)
 def copy_keeps_the_source_apart(d: str) -> Any:
     host = make("cpu", 4)
-    moved = host.to(d)
+    moved = host.to(d, copy=True)
     host.zero_()
     return moved
 
