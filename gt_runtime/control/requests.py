@@ -84,5 +84,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ControlError:
     """The error for a name that isn't known, with the nearest one and all of them."""
     names = sorted(known)
     near = get_close_matches(name, names, 1)
-    do = f"did you mean {near[0]}?" if near else f"known: {', '.join(names) or 'none'}"
-    return ControlError(f"{kind} {name[:60]!r}", f"known: {', '.join(names) or 'none'}", do)
+    known_names = f"known: {', '.join(names) or 'none'}"
+    return ControlError(
+        f"{kind} {name[:60]!r}", "no such thing", f"did you mean {near[0]}? {known_names}" if near else known_names
+    )

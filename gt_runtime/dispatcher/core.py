@@ -367,7 +367,7 @@ class Core:
             if session.spread is not None:
                 self.streams.collapse(session)
         self._now = now
-        while self._lost and now - (self._lost[0].lost_at or now) > LOST_SHOWN_SECONDS:
+        while self._lost and now - (self._lost[0].lost_at or 0.0) > LOST_SHOWN_SECONDS:
             self._lost.popleft()
         describe.read_rates(self.state, now)
         finished = self._finished()

@@ -60,7 +60,9 @@ class Streams:
             session.seq += 1
             self._charge(session, message)
         elif message.seq > session.seq:
-            raise StreamError(f"to answer after message {message.seq} of the stream", f"message {session.seq + 1} is next")
+            raise StreamError(
+                f"to answer after message {message.seq} of the stream", f"message {session.seq + 1} is next"
+            )
         if session.held or not self._run(session, message):
             if len(session.held) >= MAX_HELD:
                 raise StreamError(

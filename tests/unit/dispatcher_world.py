@@ -1,8 +1,10 @@
-"""A world around the dispatcher's core: fake workers that execute words symbolically, and a client with a random program.
+"""A world around the dispatcher's core: fake workers that execute words symbolically, and a client with a random
+program.
 
-A value's symbol is a hash of all that it was made from (template, literals, signal, flags, input symbols), so an instruction that ran
-with a wrong input, signal or flag, or not at all, shows at the fetch. Workers take their messages strictly in order, a Send of a value that
-is still under way blocks (harder than the real ones), so a deadlock shows as a queue that doesn't empty.
+A value's symbol is a hash of all that it was made from (template, literals, signal, flags, input symbols), so an
+instruction that ran with a wrong input, signal or flag, or not at all, shows at the fetch. Workers take their messages
+strictly in order, a Send of a value that is still under way blocks (harder than the real ones), so a deadlock shows as
+a queue that doesn't empty.
 """
 
 from __future__ import annotations
@@ -72,7 +74,9 @@ def from_definition(sent: m.Definition, outputs: int) -> FakeTemplate:
 class Holding:
     """What a fake worker has of one session."""
 
-    values: dict[int, Any] = field(default_factory=dict)  # id -> symbol | ("poison", kind) | ("pending", transfer, peer)
+    values: dict[int, Any] = field(
+        default_factory=dict
+    )  # id -> symbol | ("poison", kind) | ("pending", transfer, peer)
     templates: dict[int, FakeTemplate] = field(default_factory=dict)
     signals: dict[int, str] = field(default_factory=dict)
 
@@ -185,7 +189,9 @@ class FakeWorker:
     def verdict(self, message: m.Batch, made: list[Any]) -> None:
         poison = next((v for v in made if isinstance(v, tuple)), None)
         if poison is not None:
-            self.send(m.Result(message.session, message.verdict, m.Failure(poison[1], "RuntimeError", "no").pack(), None))
+            self.send(
+                m.Result(message.session, message.verdict, m.Failure(poison[1], "RuntimeError", "no").pack(), None)
+            )
         else:
             self.send(m.Result(message.session, message.verdict, None, [[6, [4], [1], 0]] * len(made)))
 
@@ -219,7 +225,10 @@ class FakeWorker:
                 assert dry, "a dry run said that all is here"
                 return None
             end = at + 1 + template.words
-            made = [symbol(number, words[at + 1 + template.inputs : end], signal, flags, values, k) for k in range(template.outputs)]
+            made = [
+                symbol(number, words[at + 1 + template.inputs : end], signal, flags, values, k)
+                for k in range(template.outputs)
+            ]
             for value in made:
                 local[next_id] = value
                 if not dry:
@@ -253,7 +262,9 @@ class World:
     """The core, its workers and its clients."""
 
     def __init__(self, turn_bytes: int | None = None, workers: int = 2, session_memory: int = 0) -> None:
-        options = DispatcherOptions("test", Path("/nowhere"), turn_bytes=turn_bytes, session_memory=session_memory, workers=workers)
+        options = DispatcherOptions(
+            "test", Path("/nowhere"), turn_bytes=turn_bytes, session_memory=session_memory, workers=workers
+        )
         self.core = Core(options, IDENTITY, 0.0, 1e9, lambda: {"frame": None, "events": []})
         self.workers: dict[str, FakeWorker] = {}
         self.clients: dict[Address, Client] = {}
@@ -274,7 +285,12 @@ class World:
     def join(self, **more: Any) -> FakeWorker:
         """Another worker joins."""
         address = self.address(Side.BACK)
-        self.core.hello(address, m.Hello(facts("worker", device="cpu", store="here:1", memory_total=1 << 30, speed=10.0, **more)), LOCAL, 0.0)
+        self.core.hello(
+            address,
+            m.Hello(facts("worker", device="cpu", store="here:1", memory_total=1 << 30, speed=10.0, **more)),
+            LOCAL,
+            0.0,
+        )
         name = next(w.id for w in self.core.state.workers.values() if w.address == address)
         worker = self.workers[name] = FakeWorker(self, name, address)
         self.deliver()
@@ -293,7 +309,7 @@ class World:
         """A client says Hello."""
         address = self.address(Side.FRONT)
         client = self.clients[address] = Client(self, address, random.Random(seed))
-        self.core.hello(address, m.Hello(facts("client", tenant="t", **more)), peer, 0.0)
+        self.core.hello(address, m.Hello(facts("client", **more)), peer, 0.0)
         self.deliver()
         return client
 
@@ -405,7 +421,17 @@ class Client:
         definitions, self.fresh_definitions = self.fresh_definitions, []
         signals, self.fresh_signals = self.fresh_signals, []
         self.send(
-            m.Batch("", self.next_seq(), base, outputs, instructions, request, definitions, signals, array("q", words).tobytes())
+            m.Batch(
+                "",
+                self.next_seq(),
+                base,
+                outputs,
+                instructions,
+                request,
+                definitions,
+                signals,
+                array("q", words).tobytes(),
+            )
         )
         return request
 
@@ -440,6 +466,8 @@ class Client:
             self.fetch(self.rng.choice(list(self.values)))
         elif kind < 0.35:
             self.sync()
+        elif kind < 0.4:
+            self.free_all()
         else:
             self.random_batch()
 
@@ -491,7 +519,9 @@ class Client:
                 return number, False
             return number, True
         rng = self.rng
-        template = FakeTemplate(rng.randrange(4) if self.values else 0, rng.randrange(3), rng.random() < 0.2, rng.choice([0, 1, 1, 1, 2]))
+        template = FakeTemplate(
+            rng.randrange(4) if self.values else 0, rng.randrange(3), rng.random() < 0.2, rng.choice([0, 1, 1, 1, 2])
+        )
         known = rng.random() < 0.8
         number = self.define(template, known, rng.choice([0, 1, 1000]))
         if not known:

@@ -1,4 +1,6 @@
-"""Random programs of random clients on random workers with random losses: what must hold of the dispatcher whatever happens."""
+"""Random programs of random clients on random workers with random losses: what must hold of the dispatcher whatever
+happens.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gt_runtime.protocol import messages as m
-from tests.unit.dispatcher_world import LOCAL, TCP, Client, World
+from gt_runtime.dispatcher.records import Side
+from tests.unit.dispatcher_world import LOCAL, TCP, Client, FakeTemplate, World, facts
 
 
 def play(world: World, clients: list[Client], rng: random.Random, messages: int, losses: int, joins: int) -> None:
@@ -29,7 +32,7 @@ def play(world: World, clients: list[Client], rng: random.Random, messages: int,
             busy = [w for w in world.workers.values() if w.alive and w.inbox]
             if busy:
                 rng.choice(busy).step()
-        if rng.random() < 0.1:
+        if rng.random() < 0.25:
             world.core.tick(world.core._now + 0.5)
             world.deliver()
 
@@ -69,7 +72,9 @@ def check_ended(world: World, client: Client) -> None:
     losses=st.integers(0, 3),
     joins=st.integers(0, 2),
 )
-def test_random_programs(seed: int, workers: int, turn: int | None, sessions: int, messages: int, losses: int, joins: int) -> None:
+def test_random_programs(
+    seed: int, workers: int, turn: int | None, sessions: int, messages: int, losses: int, joins: int
+) -> None:
     rng = random.Random(seed)
     world = World(turn, workers)
     clients = [world.connect(seed + i) for i in range(sessions)]
@@ -98,7 +103,9 @@ def test_random_programs(seed: int, workers: int, turn: int | None, sessions: in
 
 @pytest.mark.parametrize("turn", [0, None])
 def test_no_loss_no_failure(turn: int | None) -> None:
-    """The random test lets a loss explain failures; without one there are none, and with turns of 0 several workers take part."""
+    """The random test lets a loss explain failures; without one there are none, and with turns of 0 several workers
+    take part.
+    """
     world = World(turn, 3)
     client = world.connect(5)
     for _ in range(300):
@@ -134,8 +141,6 @@ def test_a_copy_is_remembered() -> None:
     world = World(0, 2)
     client = world.connect()
     small, big = client.upload(), client.upload(size=4)
-    from tests.unit.dispatcher_world import FakeTemplate
-
     pair = client.define(FakeTemplate(2, 0, False, 1))
     client.call((pair, [small, big]))
     copies = world.core.state.transfers
@@ -145,8 +150,6 @@ def test_a_copy_is_remembered() -> None:
 
 
 def test_most_bytes_win() -> None:
-    from tests.unit.dispatcher_world import FakeTemplate
-
     world = World(0, 2)
     client = world.connect()
     first, second = client.upload(), client.upload()
@@ -174,8 +177,6 @@ def test_stream_waits_for_a_worker_and_then_runs() -> None:
 
 
 def test_loss_is_answered_and_the_session_goes_on() -> None:
-    from tests.unit.dispatcher_world import FakeTemplate
-
     world = World(None, 2)
     client = world.connect()
     lost = client.upload()
@@ -195,9 +196,9 @@ def test_loss_is_answered_and_the_session_goes_on() -> None:
 
 
 def test_single_again_after_the_values_are_gone() -> None:
-    """A spread session whose values end up on its current worker is read no more; that worker then knows every definition."""
-    from tests.unit.dispatcher_world import FakeTemplate
-
+    """A spread session whose values end up on its current worker is read no more; that worker then knows every
+    definition.
+    """
     world = World(1000, 2)
     client = world.connect()
     first = client.upload(size=1000)  # 4,000 bytes: this turn is over
@@ -221,6 +222,36 @@ def test_single_again_after_the_values_are_gone() -> None:
     assert bytes(client.results[request][0].data).decode() == client.expected[request]
 
 
+def test_a_verdict_teaches_how_many_outputs_there_are() -> None:
+    """Single or spread: after the first verdict the template needs neither a verdict nor the last place."""
+    for turn in (None, 0):
+        world = World(turn, 2)
+        client = world.connect()
+        pair = client.define(FakeTemplate(1, 0, False, 2), known=False)
+        first = client.upload()
+        client.call((pair, [first]), verdict=True)
+        session = world.core.state.sessions[client.id]
+        assert session.unlearned == {pair}
+        world.settle()
+        assert session.unlearned == set()
+        outs = client.call((pair, [first]), (pair, [first]))
+        session.enter_spread()
+        outs += client.call((pair, [outs[3]]), (pair, [outs[0]]))
+        requests = [client.fetch(out) for out in outs]
+        world.settle()
+        assert [bytes(client.results[r][0].data).decode() for r in requests] == [client.expected[r] for r in requests]
+
+
+def test_a_message_sent_twice_is_taken_once_and_paid_back() -> None:
+    world = World(None, 1)
+    client = world.connect()
+    client.upload()
+    client.seq, client.next_id = 0, 1
+    client.upload()
+    world.settle()
+    assert client.credit == client.charged == [2, 6] and not client.fatal
+
+
 def test_credit_comes_in_quarters_or_when_idle() -> None:
     world = World(None, 1)
     client = world.connect()
@@ -242,9 +273,7 @@ def test_credit_comes_in_quarters_or_when_idle() -> None:
 def test_a_client_on_tcp_and_workers_elsewhere() -> None:
     """A session that may pass memfds stays with workers of this host."""
     world = World(None, 1)
-    address = world.address(world.workers["w0"].address.side)  # type: ignore[arg-type]
-    from tests.unit.dispatcher_world import facts
-
+    address = world.address(Side.BACK)
     world.core.hello(address, m.Hello(facts("worker", speed=1e9, memory_total=1 << 40)), TCP, 0.0)
     assert world.connect(peer=LOCAL).welcome["same_host"] is False
     assert world.connect(peer=TCP).welcome["endpoints"] == {"front": "tcp://f:1"}

@@ -1,0 +1,136 @@
+"""Messages survive the wire, and nothing that isn't one gets through it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gt_runtime.protocol import codec, limits
+from gt_runtime.protocol.messages import MESSAGES, Batch, Beat, Failure, Hello, Reply
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False) | st.text(max_size=20) | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+naturals = st.integers(0, (1 << 63) - 1)
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "int": naturals,
+    "str": st.text(max_size=30),
+    "bool": st.booleans(),
+    "list[int]": st.lists(naturals, max_size=5),
+    "Meta": st.lists(plain, max_size=3),
+    "list[Definition]": st.lists(st.lists(plain, max_size=3), max_size=3),
+    "list[list[Any]]": st.lists(st.lists(plain, max_size=3), max_size=3),
+    "list[Any]": st.lists(plain, max_size=3),
+    "list[Any] | None": st.none() | st.lists(plain, max_size=3),
+    "dict[str, Any]": st.dictionaries(st.text(max_size=5), plain, max_size=3),
+    "dict[str, Any] | None": st.none() | st.dictionaries(st.text(max_size=5), plain, max_size=3),
+    "Any": plain,
+}
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Any:
+    cls = draw(st.sampled_from(sorted(MESSAGES.values(), key=lambda c: c.__name__)))
+    values = {}
+    for field in dataclasses.fields(cls):
+        values[field.name] = draw(
+            st.binary(max_size=40) if field.name in ("words", "data") else FIELDS[str(field.type)]
+        )
+    return cls(**values)
+
+
+@given(messages())
+def test_round_trip(message: Any) -> None:
+    assert codec.decode(codec.encode(message)) == message
+
+
+@given(messages())
+def test_buffers_do_as_well_as_bytes(message: Any) -> None:
+    assert codec.decode([memoryview(frame) for frame in codec.encode(message)]) == message
+
+
+def test_kinds_are_one_byte_and_differ() -> None:
+    assert len(MESSAGES) == 21 and all(len(kind) == 1 and cls.KIND == kind for kind, cls in MESSAGES.items())
+
+
+@given(st.lists(st.binary(max_size=60), max_size=4))
+def test_junk_is_refused(frames: list[bytes]) -> None:
+    with pytest.raises(codec.ProtocolError):
+        codec.decode(frames)
+
+
+@given(st.sampled_from(sorted(MESSAGES)), plain, st.binary(max_size=9))
+def test_a_body_of_other_fields_is_refused_or_fits(kind: bytes, body: Any, payload: bytes) -> None:
+    for frames in ([kind, msgpack.packb(body)], [kind, msgpack.packb(body), payload]):
+        try:
+            message = codec.decode(frames)
+        except codec.ProtocolError:
+            continue
+        assert codec.decode(codec.encode(message)) == message
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("frames", "found"),
+    [
+        ([b"H"], "2 or 3 frames"),
+        ([b"H", msgpack.packb([{}]), b"", b""], "2 or 3 frames"),
+        ([b"?", msgpack.packb([])], "unknown kind"),
+        ([b"Hx", msgpack.packb([{}])], "unknown kind"),
+        ([b"H", b"\xc1"], "not MessagePack"),
+        ([b"H", msgpack.packb([{}]) + b"x"], "not MessagePack"),
+        ([b"H", msgpack.packb({})], "list of 1 fields"),
+        ([b"H", msgpack.packb([{}, 1])], "list of 1 fields"),
+        ([b"H", msgpack.packb([{1: 2}])], "not MessagePack"),
+        ([b"H", msgpack.packb([3])], "Hello.facts: unexpected int"),
+        ([b"H", msgpack.packb([{}]), b"x"], "has no payload"),
+        ([b"B", msgpack.packb(["", 1, 1, 1, 1, 0, [], []])], "lacks its payload"),
+        ([b"B", msgpack.packb(["", -1, 1, 1, 1, 0, [], []]), b""], "Batch.seq"),
+        ([b"B", msgpack.packb(["", True, 1, 1, 1, 0, [], []]), b""], "Batch.seq"),
+        ([b"B", msgpack.packb(["", 1 << 63, 1, 1, 1, 0, [], []]), b""], "Batch.seq"),
+        ([b"X", msgpack.packb(["a" * 5000, "", ""])], "Refused.asked"),
+        ([b"r", msgpack.packb([1, None, nested(limits.MAX_DEPTH)])], "nested deeper"),
+        ([b"r", msgpack.packb([1, None, msgpack.ExtType(3, b"x")])], "extension type 3"),
+        ([b"H", b"x" * (limits.MAX_BODY_BYTES + 1)], "at most"),
+        ([b"B", msgpack.packb(["", 1, 1, 1, 1, 0, [], []]), bytes(limits.MAX_FRAME_BYTES + 1)], "payload over"),
+    ],
+)
+def test_refused_by_what_was_found(frames: list[bytes], found: str) -> None:
+    with pytest.raises(codec.ProtocolError, match=found):
+        codec.decode(frames)
+
+
+def test_the_deepest_that_passes() -> None:
+    assert codec.decode(codec.encode(Reply(1, None, nested(limits.MAX_DEPTH - 1)))).result == nested(
+        limits.MAX_DEPTH - 1
+    )
+
+
+def test_a_payload_is_not_copied() -> None:
+    words = bytearray(b"12345678")
+    message = codec.decode(codec.encode(Batch("", 1, 1, 1, 1, 0, [], [], words)))
+    assert message.words is words
+
+
+def test_failure_keeps_all_it_knows() -> None:
+    failure = Failure("operator", "IndexError", "out of range", "aten::x", "float32[2]", "w0", 7, "layer1")
+    assert Failure.unpack(failure.pack()) == failure and Failure.unpack(None) is None
+
+
+def test_facts_are_open() -> None:
+    """Either side may be newer: a map takes keys that the other doesn't know."""
+    assert codec.decode(codec.encode(Hello({"new": [1, {"a": None}]}))).facts == {"new": [1, {"a": None}]}
+    assert codec.decode(codec.encode(Beat("w0", 1, {}))).who == "w0"
