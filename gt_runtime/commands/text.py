@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gt_runtime.launch.sizes import parse_size
+
+__all__ = ["count", "memory", "parse_size", "seconds", "share", "size", "table", "word"]
+
 UNKNOWN = "-"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgtp])(?:i?b)?|b)?\s*", re.IGNORECASE)
 
 
 def size(value: float | None) -> str:
@@ -21,19 +23,6 @@ def size(value: float | None) -> str:
             break
         amount /= 1024
     return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-
-
-def parse_size(text: str) -> int:
-    """``512M``, ``1.5GiB``, ``4096`` in bytes; K, M, G, T, P are powers of 1024, with or without ``B`` or ``iB``.
-
-    Raises:
-        ValueError: it is no size.
-    """
-    match = _SIZE.fullmatch(text)
-    if match is None:
-        raise ValueError(f"{text!r} is no size: expected a number, or one with a unit, such as 512M or 4GiB")
-    power = 1 + "kmgtp".index(match[2].lower()) if match[2] else 0
-    return int(float(match[1]) * 1024**power)
 
 
 def count(value: float | None) -> str:

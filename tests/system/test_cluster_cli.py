@@ -6,11 +6,13 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import gt_runtime
 from gt_runtime.launch import connection
 from gt_runtime.launch.connection import RuntimeDirectory
 from gt_runtime.launch.errors import NoCluster
@@ -210,3 +212,25 @@ def test_doctor_finds_the_cluster_and_nothing_in_the_way(names: list[str]) -> No
     finally:
         up.send_signal(signal.SIGINT)
         assert up.wait(30) == 0
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["--version"], ["status"], ["doctor"], ["up", "--help"]])
+def test_the_command_line_never_imports_torch(argv: list[str]) -> None:
+    code = f"""
+import sys
+from gt_runtime.cli import main
+try:
+    main({argv!r})
+except SystemExit:
+    pass
+print(sorted(m for m in sys.modules if m.split('.')[0] in ('torch', 'gt', 'textual', 'numpy')), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment())
+    assert done.stderr.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("module", ["gt_runtime", "gt_runtime.cli", "gt"])
+def test_version(module: str) -> None:
+    argv = [sys.executable, "-m", module, "--version"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=environment())
+    assert (done.returncode, done.stdout) == (0, f"gt {gt_runtime.__version__}\n")
