@@ -95,7 +95,6 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], name: str) -> zmq.Socket[by
     made = context.socket(zmq.XPUB if name == "telemetry" else zmq.ROUTER)
     made.setsockopt(zmq.LINGER, 500)  # milliseconds: the last words ("the cluster stops") get this long
     made.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-    made.setsockopt(zmq.IPV6, 1)
     if name == "telemetry":
         made.setsockopt(zmq.SNDHWM, _TELEMETRY_RECORDS)
     else:
@@ -113,7 +112,9 @@ def _bind(bound: zmq.Socket[bytes], address: str) -> None:
 
 
 def _listen(bound: zmq.Socket[bytes], host: str, port: int) -> str:
-    shown = f"[{host}]" if ":" in host else host
+    six = ":" in host
+    bound.setsockopt(zmq.IPV6, int(six))
+    shown = f"[{host}]" if six else host
     _bind(bound, f"tcp://{shown}:{port or '*'}")
     address: str = bound.getsockopt_string(zmq.LAST_ENDPOINT)
     if host in ("0.0.0.0", "::", "*"):  # listening everywhere: peers need a name that leads here

@@ -32,6 +32,7 @@ _TEMPLATE = (1 << 32) - 1  # low half of an instruction's first word
 _BASE = order(Order.BASE, 1)
 _SIGNAL = order(Order.SIGNAL, 1)
 _FLAGS = order(Order.FLAGS, 1)
+_FREE_ONE = order(Order.FREE, 1)
 
 
 def read_words(payload: Any) -> list[int]:
@@ -91,6 +92,7 @@ class _Run:
         "definitions",
         "flags",
         "instructions",
+        "layout",
         "link",
         "next",
         "outputs",
@@ -101,6 +103,7 @@ class _Run:
 
     def __init__(self, link: Link) -> None:
         self.link = link
+        self.layout = whole(link.worker.id)  # of what it makes
         self.words: list[int] = []
         self.base: int | None = None  # id of its first output
         self.next: int | None = None  # id that its next output would get without a BASE order
@@ -132,7 +135,8 @@ class Rewriter:
             Template and worker of the last instruction; (-1, "") for a batch without any.
         """
         words = read_words(self.batch.words)
-        where, templates, runs, session = self.spread.where, self.session.templates, self.runs, self.session
+        where, runs, session = self.spread.where, self.runs, self.session
+        templates = session.templates
         at, count, instructions = 0, len(words), 0
         number, last = -1, None
         while at < count:
@@ -146,21 +150,15 @@ class Rewriter:
             if end > count:
                 self._bad(f"template {number} cut off after {count - at} words")
             worker = self._worker(template, words[at + 1 : at + 1 + template.inputs])
-            last = runs.get(worker)
-            if last is None:
-                last = runs[worker] = _Run(session.links[worker])
+            last = runs.get(worker) or self._run_of(worker)
             outputs = self.limit - self.next_id if template.outputs is None else template.outputs
             self._prepare(last, number, outputs)
             last.words += words[at:end]
             last.instructions += 1
             instructions += 1
-            if outputs:
-                if self.next_id + outputs > self.limit:
-                    self._bad(f"more than its {self.batch.outputs} outputs")
-                layout = whole(worker)
-                for value in range(self.next_id, self.next_id + outputs):
-                    where[value] = layout
-                self.next_id += outputs
+            for _ in range(outputs):
+                where[self.next_id] = last.layout
+                self.next_id += 1
             at = end
             if template.outputs is None and ((at < count and words[at] >= 0) or not self.batch.verdict):
                 self._bad(f"template {number}, whose outputs aren't known, isn't the last, with a verdict")
@@ -187,9 +185,8 @@ class Rewriter:
             return self._new_value(template.output_bytes)
         where = self.spread.where
         first = where.get(values[0]) or self._layout(values[0])
-        for value in values:
-            layout = where.get(value) or self._layout(value)
-            if layout is not first:
+        for value in values[1:]:
+            if (where.get(value) or self._layout(value)) is not first:
                 break
         else:
             if len(first.workers) == 1:
@@ -252,6 +249,8 @@ class Rewriter:
                 link.signals.add(signal)
                 run.signals.append([signal, self.session.signals[signal]])
         if outputs:
+            if self.next_id + outputs > self.limit:
+                self._bad(f"more than its {self.batch.outputs} outputs")
             if run.base is None:
                 run.base = self.next_id
             elif run.next != self.next_id:
@@ -280,17 +279,25 @@ class Rewriter:
 
     def _free(self, values: list[int]) -> None:
         """Route a FREE to all holders."""
+        where, runs = self.spread.where, self.runs
         by_worker: dict[str, list[int]] = {}
         for value in values:
-            layout = self._layout(value)
-            self.spread.where.pop(value, None)
+            layout = where.pop(value, None) or self._layout(value)
             for worker in layout.workers:
-                by_worker.setdefault(worker, []).append(value)
+                dead = by_worker.get(worker)
+                if dead is None:
+                    by_worker[worker] = [value]
+                else:
+                    dead.append(value)
         for worker, dead in by_worker.items():
-            run = self.runs.get(worker)
-            if run is None:
-                run = self.runs[worker] = _Run(self.session.links[worker])
-            run.words += (order(Order.FREE, len(dead)), *dead)
+            run = runs.get(worker) or self._run_of(worker)
+            run.words.append(_FREE_ONE if len(dead) == 1 else order(Order.FREE, len(dead)))
+            run.words += dead
+
+    def _run_of(self, worker: str) -> _Run:
+        """A new run for ``worker``, which has none under way."""
+        run = self.runs[worker] = _Run(self.session.links[worker])
+        return run
 
     def _flush(self, run: _Run, verdict: int) -> None:
         """What the run has collected leaves."""

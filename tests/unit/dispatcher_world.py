@@ -26,16 +26,31 @@ from gt_runtime.protocol.words import Order, TemplateFlag, order
 
 UID = 1000
 IDENTITY = {
-    "host": "here", "host_id": "boot", "pid": 1, "uid": UID, "endpoints": {"front": "ipc:///f"}, "tcp_endpoints": {"front": "tcp://f:1"},
-}  # fmt: skip
+    "host": "here",
+    "host_id": "boot",
+    "pid": 1,
+    "uid": UID,
+    "endpoints": {"front": "ipc:///f"},
+    "tcp_endpoints": {"front": "tcp://f:1"},
+}
 TCP = Peer(ip="127.0.0.1")
 LOCAL = Peer(uid=UID, pid=77)
 
 
 def facts(role: str, **more: Any) -> dict[str, Any]:
     """The facts of a good Hello."""
-    base = {"protocol": PROTOCOL_VERSION, "gt": __version__, "torch": "2.13", "schema": "x", "role": role, "pid": 77, "host": "here",
-            "host_id": "boot", "user": "u", "program": "p.py"}  # fmt: skip
+    base = {
+        "protocol": PROTOCOL_VERSION,
+        "gt": __version__,
+        "torch": "2.13",
+        "schema": "x",
+        "role": role,
+        "pid": 77,
+        "host": "here",
+        "host_id": "boot",
+        "user": "u",
+        "program": "p.py",
+    }
     return base | more
 
 

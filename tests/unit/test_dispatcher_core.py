@@ -68,8 +68,10 @@ def test_welcome_and_watch() -> None:
     assert client.welcome["epoch"] == state.epoch == 2
     watched = [a for a in state.actions if isinstance(a, Watch)]
     assert [(w.who, w.pid, w.silence) for w in watched] == [
-        ("w0", 77, LOST_SECONDS), ("w1", 77, LOST_SECONDS), ("s1", 77, None),
-    ]  # fmt: skip
+        ("w0", 77, LOST_SECONDS),
+        ("w1", 77, LOST_SECONDS),
+        ("s1", 77, None),
+    ]
     remote = world.connect(peer=TCP)
     assert not remote.welcome["same_host"] and state.actions[-1] == Watch("s2", None, None, TCP.ip, CLIENT_LOST_SECONDS)
 
@@ -141,14 +143,16 @@ BAD: dict[str, Any] = {
     "more outputs": batch(words(0, 1, 0, 1), 1, 2),
     "fewer outputs": batch(words(0, 1), 2, 1),
     "verdict of nothing": batch(b"", 0, 0, verdict=4),
-    "unknown outputs without a verdict": batch(words(1, 1), 1, 1, more=[definition(1, FakeTemplate(1, 0, False, 1), known=False)]),
+    "unknown outputs without a verdict": batch(
+        words(1, 1), 1, 1, more=[definition(1, FakeTemplate(1, 0, False, 1), known=False)]
+    ),
     "unknown outputs not last": batch(
         words(1, 1, 0, 1), 2, 2, verdict=4, more=[definition(1, FakeTemplate(1, 0, False, 1), known=False)]
     ),
     "metas that don't fit": batch(words(1, 1), more=[[1, "a", "", [["t"]], [], [META], 0]]),
     "unknown tag": batch(words(1, 1), more=[[1, "a", "", [["t"], ["q"]], [META], [META], 0]]),
     "flags of text": batch(words(1, 1), more=[[1, "a", "", [["t"]], [META], [META], "x"]]),
-}  # fmt: skip
+}
 
 
 def two_clients(turn: int | None = 0) -> tuple[World, Client, Client]:
@@ -306,14 +310,25 @@ def test_status_workers_sessions() -> None:
     client.upload()
     status = ask(world, "status").result
     assert {k: status[k] for k in ("cluster", "state", "workers", "ready", "sessions", "epoch", "uptime", "torch")} == {
-        "cluster": "test", "state": "ready", "workers": 2, "ready": 2, "sessions": 1, "epoch": 2, "uptime": 2.0, "torch": "2.13",
-    }  # fmt: skip
+        "cluster": "test",
+        "state": "ready",
+        "workers": 2,
+        "ready": 2,
+        "sessions": 1,
+        "epoch": 2,
+        "uptime": 2.0,
+        "torch": "2.13",
+    }
     assert status["endpoints"] == {"front": "ipc:///f"}
     assert ask(world, "status", TCP).result["endpoints"] == {"front": "tcp://f:1"}
     (session,) = ask(world, "sessions").result
     assert (session["id"], session["program"], session["user"], session["uid"], session["workers"]) == (
-        "s1", "train.py", "ann", UID, ["w0"],
-    )  # fmt: skip
+        "s1",
+        "train.py",
+        "ann",
+        UID,
+        ["w0"],
+    )
     assert session["credit"] == client.welcome["credit_instructions"] - 1 and session["values"] is None
     assert [w["id"] for w in ask(world, "workers").result] == ["w0", "w1"]
     assert ask(world, "snapshot").result == {"frame": None, "events": []}
@@ -482,9 +497,18 @@ def test_bad_chunks(chunk: m.Chunk) -> None:
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 BEAT: dict[str, Any] = {
-    "utilisation": 0.5, "source": "psutil", "memory_used": 100, "memory_total": 1000, "queue": 3, "instructions": 1000,
-    "values": 7, "value_bytes": 70, "bytes_in": 0, "bytes_out": 500, "sessions": {"s1": [7, 70, 1000]},
-}  # fmt: skip
+    "utilisation": 0.5,
+    "source": "psutil",
+    "memory_used": 100,
+    "memory_total": 1000,
+    "queue": 3,
+    "instructions": 1000,
+    "values": 7,
+    "value_bytes": 70,
+    "bytes_in": 0,
+    "bytes_out": 500,
+    "sessions": {"s1": [7, 70, 1000]},
+}
 
 
 def test_frames() -> None:
@@ -514,9 +538,9 @@ def test_frames() -> None:
     "facts",
     [
         {},
-        {key: None for key in BEAT},
-        {key: "x" for key in BEAT},
-        {key: -1 for key in BEAT},
+        dict.fromkeys(BEAT),
+        dict.fromkeys(BEAT, "x"),
+        dict.fromkeys(BEAT, -1),
         {key: [float("nan")] for key in BEAT},
         {"sessions": {"s1": 3, "s2": [1], "s9": [1, 2, 3]}},
         {"utilisation": float("nan"), "memory_used": True},

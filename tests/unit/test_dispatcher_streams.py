@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gt_runtime.protocol import messages as m
 from gt_runtime.dispatcher.records import Side
+from gt_runtime.protocol import messages as m
 from tests.unit.dispatcher_world import LOCAL, TCP, Client, FakeTemplate, World, facts
 
 

@@ -14,10 +14,15 @@ from gt_runtime.protocol import codec, limits
 from gt_runtime.protocol.messages import MESSAGES, Batch, Beat, Failure, Hello, Reply
 
 plain = st.recursive(
-    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.floats(allow_nan=False) | st.text(max_size=20) | st.binary(max_size=20),
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 63) - 1)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=20)
+    | st.binary(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
-)  # fmt: skip
+)
 naturals = st.integers(0, (1 << 63) - 1)
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "int": naturals,
@@ -57,7 +62,7 @@ def test_buffers_do_as_well_as_bytes(message: Any) -> None:
 
 
 def test_kinds_are_one_byte_and_differ() -> None:
-    assert len(MESSAGES) == 21 and all(len(kind) == 1 and cls.KIND == kind for kind, cls in MESSAGES.items())
+    assert len(MESSAGES) == 21 and all(len(kind) == 1 and kind == cls.KIND for kind, cls in MESSAGES.items())
 
 
 @given(st.lists(st.binary(max_size=60), max_size=4))
