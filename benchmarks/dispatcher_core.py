@@ -81,9 +81,8 @@ def measure(name: str, turn_bytes: int | None, other: int, batches: int, instruc
         spent += time.thread_time() - started
         state.out = []
     rate = batches * instructions / spent
-    print(
-        f"{name:32} {spent / batches * 1e6:10.1f} us/batch {rate:14,.0f} instructions/s {sent / batches:8.1f} messages/batch"
-    )
+    each = f"{spent / batches * 1e6:10.1f} us/batch {rate:14,.0f} instructions/s"
+    print(f"{name:32} {each} {sent / batches:8.1f} messages/batch")
 
 
 def main() -> None:

@@ -138,7 +138,7 @@ def test_the_kernel_says_who_it_is(cluster: Cluster) -> None:
 @pytest.mark.parametrize("endpoint", ["front", "back", "bulk", "pulse"])
 def test_junk_harms_nobody_else(cluster: Cluster, endpoint: str) -> None:
     worker = cluster.join()
-    _, name = cluster.client()
+    client, name = cluster.client()
     stranger = cluster.connect(cluster.ipc[endpoint])
     for frames in (
         [b""],
