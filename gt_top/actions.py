@@ -1,7 +1,7 @@
 """Everything a user can do, once: what it is called, its keys, its words of help, what it does.
 
-Key bindings, the footer and the help page are made from ``ACTIONS``; nothing else binds a key on the main screen. Pure: an action
-calls an ``Operator``, which the app is.
+Key bindings, the footer and the help page are made from ``ACTIONS``; nothing else binds a key on the main screen.
+Pure: an action calls an ``Operator``, which the app is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Operator(Protocol):
     def default_order(self) -> None: ...
     def show_help(self) -> None: ...
     def next_theme(self) -> None: ...
-    def suspend_to_shell(self) -> None: ...
+    def to_shell(self) -> None: ...
     def quit(self) -> None: ...
 
 
@@ -34,8 +34,8 @@ class Operator(Protocol):
 class Action:
     """One thing to do.
 
-    ``keys`` are Textual's names, the first two are shown. ``footer``: the word in the footer, "" = not there. ``acts``: it changes
-    the cluster, so ``--readonly`` takes it away.
+    ``keys`` are Textual's names, the first two are shown. ``footer``: the word in the footer, "" = not there.
+    ``acts``: it changes the cluster, so ``--readonly`` takes it away.
     """
 
     name: str
@@ -64,15 +64,16 @@ ACTIONS: tuple[Action, ...] = (
     Action("first", "Move", "first row", ("home", "g"), lambda o: o.move_end(False)),
     Action("last", "Move", "last row", ("end", "G"), lambda o: o.move_end(True)),
     Action("theme", "Everywhere", "next theme: dark, light, contrast, mono", ("t",), lambda o: o.next_theme(), "Theme"),
-    Action("suspend", "Everywhere", "back to the shell for a while (fg returns)", ("ctrl+z",), lambda o: o.suspend_to_shell()),
+    Action("suspend", "Everywhere", "to the shell for a while (fg returns)", ("ctrl+z",), lambda o: o.to_shell()),
     Action("quit", "Everywhere", "quit", ("q", "f10", "ctrl+c", "ctrl+q"), lambda o: o.quit(), "Quit"),
 )  # fmt: skip
 
 GROUPS = ("Everywhere", "Table", "Move")
 
 _KEY_NAMES = {
-    "question_mark": "?", "slash": "/", "greater_than_sign": ">", "less_than_sign": "<", "escape": "Esc", "pageup": "PgUp",
-    "pagedown": "PgDn", "home": "Home", "end": "End", "up": "Up", "down": "Down", "tab": "Tab", "shift+tab": "Shift+Tab",
+    "question_mark": "?", "slash": "/", "greater_than_sign": ">", "less_than_sign": "<", "escape": "Esc",
+    "pageup": "PgUp", "pagedown": "PgDn", "home": "Home", "end": "End", "up": "Up", "down": "Down", "tab": "Tab",
+    "shift+tab": "Shift+Tab",
 }  # fmt: skip
 
 

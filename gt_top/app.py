@@ -1,4 +1,6 @@
-"""The app: ties a feed to the model, the model to the screen, keys to actions. Decides nothing that a test would want to ask."""
+"""The app: ties a feed to the model, the model to the screen, keys to actions. Decides nothing that a test would want
+to ask.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class GtTop(App[None]):
         clock: Clock | None = None,
         ticking: bool = True,
     ) -> None:
-        """``open_feed`` gets a cluster's key. ``choices``: ask which one first. ``ticking`` False: only ``tick()`` draws."""
+        """``open_feed`` gets a cluster's key. ``choices``: ask which one first. ``ticking`` False: only ``tick()``
+        draws.
+        """
         palette = PALETTES[options.theme]
         super().__init__(ansi_color=True if not palette.coloured else None)
         self._open_feed = open_feed
@@ -215,7 +219,7 @@ class GtTop(App[None]):
         self.theme = palette.name
         self.call_after_refresh(partial(self._main.restyle, palette, self._glyphs))
 
-    def suspend_to_shell(self) -> None:
+    def to_shell(self) -> None:
         self.action_suspend_process()
 
     def quit(self) -> None:

@@ -1,8 +1,8 @@
 """What gt-top knows of a cluster: folds the feed's records into frozen views for the screen.
 
-Pure: no Textual, no socket, no clock (``now`` comes in, seconds of any monotonic clock). An item goes in with ``Cluster.fold``; at a tick
-``Cluster.view`` gives everything that is shown, with its age. Ages count from when a record arrived here, so that a dispatcher
-whose clock is off can't look fresh or old.
+Pure: no Textual, no socket, no clock (``now`` comes in, seconds of any monotonic clock). An item goes in with
+``Cluster.fold``; at a tick ``Cluster.view`` gives everything that is shown, with its age. Ages count from when a
+record arrived here, so that a dispatcher whose clock is off can't look fresh or old.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Generic, TypeVar
 
 from gt_runtime.protocol.messages import Worker
 from gt_runtime.telemetry.records import FRAME_SECONDS, Event, Frame, SessionRecord, WorkerRecord
+from gt_top.clean import clean_event, clean_session, clean_worker, natural
 from gt_top.history import History, Ring
-from gt_top.units import number, plain, share
+from gt_top.units import number, plain
 
 LAGGING_AFTER = 1.5  # seconds without news: three frames
 STALE_AFTER = 5.0  # seconds: what is shown is greyed from here
@@ -37,7 +38,8 @@ class Look(IntEnum):
     UNREACHABLE = 4
 
 
-# --- what goes in: records of the feed, and these ----------------------------------------------------------------------
+# --- what goes in: records of the feed, and these
+# ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ class Missed:
 Item = Linked | Unlinked | Snapshot | Missed | Frame | Event
 
 
-# --- what comes out ----------------------------------------------------------------------------------------------------
+# --- what comes out
+# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,9 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything there is to show at one moment. ``age``: seconds since the newest frame arrived, None before the first."""
+    """Everything there is to show at one moment. ``age``: seconds since the newest frame arrived, None before the
+    first.
+    """
 
     name: str
     address: str
@@ -160,7 +165,8 @@ class ClusterView:
     events: tuple[Event, ...]  # oldest first
 
 
-# --- folding -----------------------------------------------------------------------------------------------------------
+# --- folding
+# -----------------------------------------------------------------------------------------------------------
 
 
 _R = TypeVar("_R", WorkerRecord, SessionRecord)
@@ -226,7 +232,7 @@ class Cluster:
         if frame is not None and (self._frame is None or self._replaced or frame.seq > self._seq):
             self._fold_frame(frame, now)
         known = {(e.seq, e.time, e.event) for e in self._events}
-        fresh = [_clean_event(e) for e in snapshot.events if (e.seq, e.time, e.event) not in known]
+        fresh = [clean_event(e) for e in snapshot.events if (e.seq, e.time, e.event) not in known]
         if fresh:
             merged = sorted((*self._events, *fresh), key=lambda e: (e.time, e.seq))
             self._events = deque(merged, maxlen=MAX_EVENTS)
@@ -234,12 +240,13 @@ class Cluster:
     def _fold_event(self, event: Event) -> None:
         self._linked = True
         self._seq = max(self._seq, event.seq)
-        self._events.append(_clean_event(event))
+        self._events.append(clean_event(event))
 
     def _fold_frame(self, frame: Frame, now: float) -> None:
         if self._frame is None:
             self._dispatchers = max(1, self._dispatchers)
-        elif self._replaced or frame.seq < self._frame.seq:  # a new dispatcher under the same name: nothing of before is its
+        elif self._replaced or frame.seq < self._frame.seq:
+            # A new dispatcher under the same name: of what was before, only what happened is still true.
             self._dispatchers += 1
             events = self._events
             self._forget()
@@ -262,7 +269,7 @@ class Cluster:
     def _fold_workers(self, records: Iterable[WorkerRecord], steps: int, now: float) -> None:
         present = set()
         for raw in records:
-            record = _clean_worker(raw)
+            record = clean_worker(raw)
             present.add(record.id)
             tracked = self._workers.get(record.id)
             if tracked is None or tracked.record.pid != record.pid:  # an id may be used again by another process
@@ -276,7 +283,7 @@ class Cluster:
     def _fold_sessions(self, records: Iterable[SessionRecord], steps: int, now: float) -> None:
         present = set()
         for raw in records:
-            record = _clean_session(raw)
+            record = clean_session(raw)
             present.add(record.id)
             tracked = self._sessions.get(record.id)
             if tracked is None:
@@ -306,7 +313,7 @@ class Cluster:
             epoch=0 if frame is None else int(number(frame.epoch) or 0),
             revision=0 if frame is None else int(number(frame.revision) or 0),
             revision_note="" if frame is None else plain(frame.revision_note),
-            uptime=None if uptime is None else uptime + (age or 0.0),
+            uptime=None if uptime is None else uptime + (age or 0.0 if look < Look.STALE else 0.0),
             seq=self._seq,
             missed=self._missed,
             dispatchers=self._dispatchers,
@@ -371,77 +378,6 @@ def _let_go(tracked: dict[str, _Tracked[_R]], present: set[str], now: float) -> 
             del tracked[key]
 
 
-def natural(text: str) -> tuple[object, ...]:
-    """A key that sorts ``w2`` before ``w10``: prefix, number, whole text."""
-    digits = len(text) - len(text.rstrip("0123456789"))
-    tail = text[-digits:] if 0 < digits < 18 else ""
-    return (text[: len(text) - len(tail)], int(tail) if tail else -1, text)
-
-
-def _clean_worker(record: WorkerRecord) -> WorkerRecord:
-    """The record with every field of the type it promises: a feed may carry anything."""
-    return replace(
-        record,
-        id=plain(record.id) or "?",
-        state=plain(record.state) or "?",
-        host=plain(record.host) or None,
-        pid=_whole(record.pid),
-        device=plain(record.device) or None,
-        device_name=plain(record.device_name) or None,
-        source=plain(record.source) or None,
-        utilisation=share(record.utilisation),
-        memory_used=_whole(record.memory_used),
-        memory_total=_whole(record.memory_total),
-        queue=_whole(record.queue),
-        instr_rate=number(record.instr_rate),
-        instr_total=_whole(record.instr_total),
-        heartbeat_age=number(record.heartbeat_age),
-        values=_whole(record.values),
-        value_bytes=_whole(record.value_bytes),
-        bytes_in_rate=number(record.bytes_in_rate),
-        bytes_out_rate=number(record.bytes_out_rate),
-    )
-
-
-def _clean_session(record: SessionRecord) -> SessionRecord:
-    return replace(
-        record,
-        id=plain(record.id) or "?",
-        program=plain(record.program) or None,
-        pid=_whole(record.pid),
-        user=plain(record.user) or None,
-        host=plain(record.host) or None,
-        tenant=plain(record.tenant) or None,
-        state=plain(record.state) or "?",
-        since=number(record.since),
-        instr_rate=number(record.instr_rate),
-        instr_total=_whole(record.instr_total),
-        values=_whole(record.values),
-        value_bytes=_whole(record.value_bytes),
-        memory_cap=_whole(record.memory_cap),
-        credit=_whole(record.credit),
-        workers=[plain(w) for w in record.workers] if isinstance(record.workers, list) else [],
-        last_error=plain(record.last_error) or None,
-    )
-
-
-def _clean_event(event: Event) -> Event:
-    return replace(
-        event,
-        event=plain(event.event) or "?",
-        seq=_whole(event.seq) or 0,
-        time=number(event.time) or 0.0,
-        subject=plain(event.subject),
-        who=plain(event.who),
-        text=plain(event.text),
-    )
-
-
-def _whole(value: object) -> int | None:
-    known = number(value)
-    return None if known is None else int(known)
-
-
 def _totals(frame: Frame | None, workers: list[WorkerRecord], sessions: int) -> Totals:
     if frame is None:
         return Totals()
@@ -472,7 +408,9 @@ def _totals(frame: Frame | None, workers: list[WorkerRecord], sessions: int) -> 
 
 
 def _memory(workers: list[WorkerRecord]) -> tuple[Sum, Sum]:
-    """Used and total over devices. CPU workers of one host report the host's memory as their total: it is counted once."""
+    """Used and total over devices. CPU workers of one host report the host's memory as their total: it is counted
+    once.
+    """
     used = _sum([w.memory_used for w in workers])
     seen: set[tuple[str | None, int]] = set()
     total, known = 0.0, 0
@@ -497,5 +435,3 @@ def _sum(values: Iterable[float | int | None]) -> Sum:
 def latest(events: tuple[Event, ...], n: int) -> list[Event]:
     """The last ``n`` events, newest first."""
     return list(islice(reversed(events), max(0, n)))
-
-

@@ -1,7 +1,8 @@
 """Where the picture comes from: the telemetry feed of a running cluster, as items for ``cluster.Cluster``.
 
-``LiveFeed`` subscribes, asks for a snapshot, notices silence, looks for the cluster again and subscribes anew when it has come back. It
-knows nothing of Textual and nothing of what is shown. Every record is checked here: what makes no sense is dropped and counted.
+``LiveFeed`` subscribes, asks for a snapshot, notices silence, looks for the cluster again and subscribes anew when it
+has come back. It knows nothing of Textual and nothing of what is shown. Every record is checked here: what makes no
+sense is dropped and counted.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class LiveFeed:
                     socket.close(0)
                     socket = None
                     continue
-                if snapshot := read_snapshot(answer):  # it answers, but its feed is silent: the picture is as old as it is
+                # It answers, but its feed is silent: the picture is as old as it is.
+                if snapshot := read_snapshot(answer):
                     yield [Linked(link.name, link.front, fresh=False), Snapshot(None, snapshot.events)]
         finally:
             context.destroy(0)

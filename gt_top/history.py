@@ -11,17 +11,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Samples, oldest first; ``end`` counts all that ever went in, so that buckets keep their borders from tick to tick."""
+    """Samples, oldest first; ``end`` counts all that ever went in, so that buckets keep their borders from tick to
+    tick.
+    """
 
     samples: tuple[float | None, ...] = ()
     end: int = 0
     capacity: int = 0
 
     def buckets(self, cells: int) -> list[float | None]:
-        """``cells`` figures over the whole capacity, newest last: each the mean of its samples, None where there are none.
+        """``cells`` figures over the whole capacity, newest last: each the mean of its samples, None where there are
+        none.
 
-        Borders lie at multiples of the bucket's length in the count of all samples: a cell that is complete never changes
-        again, it only moves left when a new one begins.
+        Borders lie at multiples of the bucket's length in the count of all samples: a cell that is complete never
+        changes again, it only moves left when a new one begins.
         """
         if cells <= 0:
             return []

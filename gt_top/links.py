@@ -14,7 +14,9 @@ STATUS_SECONDS = 2.0
 
 
 class ClusterLinks:
-    """One cluster, by the name of its connection file or by the address of its front socket. Blocking; holds no socket."""
+    """One cluster, by the name of its connection file or by the address of its front socket. Blocking; holds no
+    socket.
+    """
 
     def __init__(self, name: str | None = None, address: str | None = None) -> None:
         self._name = name

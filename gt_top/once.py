@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from gt_top.clock import Clock
-from gt_top.cluster import Cluster, ClusterView, Look, Sum, Unlinked
+from gt_top.cluster import Cluster, ClusterView, Look, SessionView, Sum, Unlinked, WorkerView
 from gt_top.feed import Feed
 from gt_top.widgets.columns import Column, RowT, layout
 from gt_top.widgets.glyphs import Glyphs, bar, fit
@@ -17,6 +18,7 @@ from gt_top.widgets.spans import Bar, Line, width_of
 from gt_top.widgets.tables import session_columns, worker_columns
 
 WAIT_SECONDS = 5.0  # for the first frame
+_SUMS = ("utilisation", "memory_used", "memory_total", "queue", "values", "value_bytes", "net_rate")
 
 
 class NoPicture(Exception):
@@ -37,7 +39,7 @@ async def look(feed: Feed, name: str, clock: Clock, seconds: float | None = None
             now = clock.monotonic()
             for item in batch:
                 if isinstance(item, Unlinked):
-                    raise NoPicture(f"the cluster {name or 'at that address'}: {item.reason}; see whether it runs: gt status")
+                    raise NoPicture(f"the cluster {name}: {item.reason}; see whether it runs: gt status")
                 model.fold(item, now)
             view = model.view(now)
             if view.age is not None:
@@ -47,7 +49,8 @@ async def look(feed: Feed, name: str, clock: Clock, seconds: float | None = None
     try:
         return await asyncio.wait_for(follow(), seconds)
     except TimeoutError:
-        raise NoPicture(f"the cluster {name}: no frame came within {seconds:g} s; see `gt status` and `gt logs`") from None
+        found = f"no frame came within {seconds:g} s"
+        raise NoPicture(f"the cluster {name}: {found}; see `gt status` and `gt logs`") from None
 
 
 def table(view: ClusterView, width: int, glyphs: Glyphs) -> str:
@@ -59,13 +62,17 @@ def table(view: ClusterView, width: int, glyphs: Glyphs) -> str:
     return "\n".join(lines)
 
 
-def _rows(columns: Any, rows: Any, width: int, glyphs: Glyphs) -> list[str]:
-    wanted = {c.key: max((width_of(c.cell(r, c.most, glyphs)) for r in rows), default=0) for c in columns if c.text and not c.graph}
+def _rows(columns: Sequence[Column[RowT]], rows: Sequence[RowT], width: int, glyphs: Glyphs) -> list[str]:
+    columns = [c for c in columns if c.key != "history"]  # one look has none
+    wanted = {
+        c.key: max((width_of(c.cell(row, c.most, glyphs)) for row in rows), default=0)
+        for c in columns
+        if c.text is not None and not c.graph
+    }
     placed = layout(columns, width - 2, wanted).placed
-    lines = [" " + "  ".join(fit(glyphs, p.column.title, p.width, p.column.right) for p in placed).rstrip()]
-    for row in rows:
-        lines.append(" " + "  ".join(_cell(p.column, row, p.width, glyphs) for p in placed).rstrip())
-    return lines
+    titles = [fit(glyphs, p.column.title, p.width, p.column.right and not p.graph) for p in placed]
+    lines = [titles, *([_cell(p.column, row, p.width, glyphs) for p in placed] for row in rows)]
+    return ["  " + "  ".join(line).rstrip() for line in lines]
 
 
 def _cell(column: Column[RowT], row: RowT, width: int, glyphs: Glyphs) -> str:
@@ -95,15 +102,19 @@ def as_json(view: ClusterView) -> str:
                 "sessions": t.sessions,
                 "instr_rate": t.instr_rate,
                 "instr_total": t.instr_total,
-                **{n: _sum(getattr(t, n)) for n in ("utilisation", "memory_used", "memory_total", "queue", "values", "value_bytes", "net_rate")},
+                **{name: _sum(getattr(t, name)) for name in _SUMS},
             },
-            "workers": [{**dataclasses.asdict(w.record), "look": w.look.name.lower(), "age": w.age} for w in view.workers],
-            "sessions": [{**dataclasses.asdict(s.record), "look": s.look.name.lower(), "duration": s.duration} for s in view.sessions],
+            "workers": [{**_row(w), "age": w.age} for w in view.workers],
+            "sessions": [{**_row(s), "duration": s.duration} for s in view.sessions],
             "events": [dataclasses.asdict(e) for e in view.events],
         },
         ensure_ascii=False,
         indent=1,
     )
+
+
+def _row(view: WorkerView | SessionView) -> dict[str, Any]:
+    return {**dataclasses.asdict(view.record), "look": view.look.name.lower(), "gone": view.gone}
 
 
 def _sum(total: Sum) -> dict[str, Any]:

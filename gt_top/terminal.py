@@ -1,7 +1,7 @@
 """The terminal as it was, however the app ends.
 
-Textual restores it when it stops by itself. What it leaves open: signals that end a process, and errors where it can't stop in
-order any more. Knows no app beyond "something that can be asked to exit".
+Textual restores it when it stops by itself. What it leaves open: signals that end a process, and errors where it can't
+stop in order any more. Knows no app beyond "something that can be asked to exit".
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from types import FrameType
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 GRACE_SECONDS = 3.0  # for an orderly exit after a signal
 
-# alternate screen off, mouse modes off, bracketed paste off, focus reports off, kitty keys off, line wrap on, cursor on, colours off
-_RESTORE = b"\x1b[<u\x1b[?1049l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[?7h\x1b[?25h\x1b[0m"
+_MODES_OFF = (1049, 1000, 1002, 1003, 1006, 1015, 1004, 2004)  # alternate screen, mouse, focus reports, bracketed paste
+_RESTORE = "\x1b[<u" + "".join(f"\x1b[?{m}l" for m in _MODES_OFF) + "\x1b[?7h\x1b[?25h\x1b[0m"  # wrap, cursor, colours
 
 
 class Ending:
@@ -46,7 +46,8 @@ class Ending:
 def guarded() -> Iterator[Ending]:
     """Catches the signals of ``SIGNALS`` within, and leaves the terminal as it was on entry.
 
-    If an orderly exit takes longer than ``GRACE_SECONDS`` after a signal, the terminal is restored and the process ends there.
+    If an orderly exit takes longer than ``GRACE_SECONDS`` after a signal, the terminal is restored and the process
+    ends there.
     """
     ending = Ending()
     fd = _terminal()
@@ -97,6 +98,6 @@ def _restore(fd: int | None, before: list[object] | None) -> None:
         if before is not None:
             termios.tcsetattr(fd, termios.TCSANOW, before)  # type: ignore[arg-type, unused-ignore]
         os.set_blocking(fd, True)
-        os.write(fd, _RESTORE)
+        os.write(fd, _RESTORE.encode())
     except (OSError, termios.error):
         pass

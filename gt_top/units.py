@@ -1,7 +1,7 @@
 """Numbers as people read them: short, of bounded width, with their unit.
 
-Knows nothing of widgets or records. Everything here takes whatever a feed may carry and never raises: unknown (None, NaN, infinite)
-is ``-`` and never 0, numbers outside their range are clamped.
+Knows nothing of widgets or records. Everything here takes whatever a feed may carry and never raises: unknown (None,
+NaN, infinite) is ``-`` and never 0, numbers outside their range are clamped.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def percent(value: object) -> str:
 
 
 def age(seconds: object, whole_seconds: bool = False) -> str:
-    """How long ago, or how long: ``0.4s``, ``12s``, ``3m05s``, ``2h14m``, ``3d04h``, ``123d``. At most ``AGE_WIDTH`` cells.
+    """How long ago, or how long: ``0.4s``, ``12s``, ``3m05s``, ``2h14m``, ``3d04h``, ``123d``. At most ``AGE_WIDTH``
+    cells.
 
     ``whole_seconds`` leaves out tenths below ten seconds, for figures that should change rarely.
     """

@@ -1,4 +1,5 @@
-"""Makes the pictures of gt-top in the README: ``python screenshots/make.py``. Needs ``resvg-py`` and the font DejaVu Sans Mono for PNG.
+"""Makes the pictures of gt-top in the README: ``python screenshots/make.py``. Needs ``resvg-py`` and the font DejaVu
+Sans Mono for PNG.
 
 A story with a fixed clock is played, so the pictures change only when gt-top does.
 """
@@ -12,6 +13,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -21,7 +23,7 @@ from gt_top.widgets.glyphs import ASCII, BLOCKS  # noqa: E402
 from tests.top.fakes import FakeClock, ScriptedFeed, story  # noqa: E402
 
 #: name -> (columns, lines, theme, keys, story's arguments)
-SHOTS: dict[str, tuple[int, int, str, str, dict[str, int | bool]]] = {
+SHOTS: dict[str, tuple[int, int, str, str, dict[str, Any]]] = {
     "workers": (120, 36, "dark", "", {}),
     "workers-80": (80, 24, "dark", "", {}),
     "workers-200": (200, 60, "dark", "", {"workers": 64, "sessions": 5}),
@@ -54,8 +56,8 @@ async def shoot(name: str) -> str:
 
 
 def tidy(svg: str) -> str:
-    """The same picture for the same screen: Rich puts a number made from the content's hash into every name; the font is one that a
-    converter has."""
+    """The same picture for the same screen: Rich puts a number made from the content's hash into every name; the font
+    is one that a converter has."""
     svg = re.sub(r"terminal-\d+", "terminal", svg)
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.S)
     return svg.replace("Fira Code", "DejaVu Sans Mono")

@@ -44,7 +44,7 @@ class ChooseScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         """Question, choices, keys."""
         widest = max((len(c.name) for c in self._choices), default=0)
-        options = [Option(Text.assemble(c.name.ljust(widest + 2), (c.note, "dim")), id=c.key or "-") for c in self._choices]
+        options = [Option(Text.assemble(c.name.ljust(widest + 2), (c.note, "dim"))) for c in self._choices]
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="dialog-title", markup=False)
             yield OptionList(*options)

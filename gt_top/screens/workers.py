@@ -1,4 +1,6 @@
-"""The main screen: header, workers, sessions, events, keys. Draws a ``ClusterView``; owns only what is selected and sorted."""
+"""The main screen: header, workers, sessions, events, keys. Draws a ``ClusterView``; owns only what is selected and
+sorted.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ class Heights:
 
 
 def arrange(height: int, workers: int, sessions: int) -> Heights:
-    """How ``height`` lines are shared. Workers first; sessions and events where there is room; what is left goes to events."""
+    """How ``height`` lines are shared. Workers first; sessions and events where there is room; what is left goes to
+    events.
+    """
     footer = 1 if height >= 4 else 0
     head = HEADER_HEIGHT if height >= 8 else min(1, height)
     left = height - footer - head
@@ -67,7 +71,13 @@ class WorkersScreen(Screen[None]):
         self._note = ""
         self._heights = Heights(0, 0, 0, 0, 0)
         self.worker_table: LineTable[WorkerView] = LineTable(
-            "Workers", worker_columns(), palette, glyphs, faded=_faded, empty="waiting for the first frame", id="workers"
+            "Workers",
+            worker_columns(),
+            palette,
+            glyphs,
+            faded=_faded,
+            empty="waiting for the first frame",
+            id="workers",
         )
         self.session_table: LineTable[SessionView] = LineTable(
             "Sessions", session_columns(), palette, glyphs, faded=_faded, empty="no program is connected", id="sessions"
@@ -246,5 +256,5 @@ def _empty(view: ClusterView) -> str:
 
 
 def debug_note(cpu: float, lines: float, seq: int, missed: int) -> str:
-    """The right of the footer with ``--debug``: own CPU share, lines painted a tick, sequence number, records missed."""
+    """The right of the footer with ``--debug``: own CPU share, lines painted a tick, sequence number, losses."""
     return f"cpu {cpu * 100:.1f}%  {units.count(lines)} lines/tick  seq {seq}  missed {missed}"

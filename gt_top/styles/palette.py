@@ -1,7 +1,8 @@
 """Palettes: a style for each role a piece of text can have.
 
-Colour never says anything alone: states carry a symbol and a word. ``mono`` uses the terminal's own two colours with bold, dim and
-reverse; ``contrast`` is black, white and hues that the common kinds of colour blindness keep apart (Okabe and Ito).
+Colour never says anything alone: states carry a symbol and a word. ``mono`` uses the terminal's own two colours with
+bold, dim and reverse; ``contrast`` is black, white and hues that the common kinds of colour blindness keep apart
+(Okabe and Ito).
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ DARK = _coloured(
     "#171d25",
     {
         "text": "#c8d0da", "strong": "#f0f4f8", "dim": "#7f8b99", "faint": "#2c3540", "accent": "#7fb0f5",
-        "good": "#7cc79a", "busy": "#8fb8ff", "warn": "#e3b567", "bad": "#f27d7d", "util": "#5bb8b0", "memory": "#7d9be6",
-        "rate": "#a78bdc", "cursor": "#1b2738", "stale": "#5c6673", "track": "#242d38",
+        "good": "#7cc79a", "busy": "#8fb8ff", "warn": "#e3b567", "bad": "#f27d7d", "util": "#5bb8b0",
+        "memory": "#7d9be6", "rate": "#a78bdc", "cursor": "#1b2738", "stale": "#5c6673", "track": "#242d38",
     },
 )  # fmt: skip
 
@@ -94,8 +95,8 @@ LIGHT = _coloured(
     "#f0f2f4",
     {
         "text": "#2a3138", "strong": "#0c1116", "dim": "#68727d", "faint": "#d3d9df", "accent": "#0b57c2",
-        "good": "#1c7a43", "busy": "#2a62c9", "warn": "#8f5d00", "bad": "#c4282d", "util": "#2a938b", "memory": "#5577d0",
-        "rate": "#8a5fd0", "cursor": "#dfeafb", "stale": "#9aa3ac", "track": "#dde2e7",
+        "good": "#1c7a43", "busy": "#2a62c9", "warn": "#8f5d00", "bad": "#c4282d", "util": "#2a938b",
+        "memory": "#5577d0", "rate": "#8a5fd0", "cursor": "#dfeafb", "stale": "#9aa3ac", "track": "#dde2e7",
     },
 )  # fmt: skip
 
@@ -106,8 +107,8 @@ CONTRAST = _coloured(
     "#101010",
     {
         "text": "#ffffff", "strong": "#ffffff", "dim": "#c8c8c8", "faint": "#6a6a6a", "accent": "#56b4e9",
-        "good": "#1fd6a2", "busy": "#56b4e9", "warn": "#f0e442", "bad": "#ff8a3d", "util": "#1fd6a2", "memory": "#56b4e9",
-        "rate": "#e69fd0", "cursor": "#003a66", "stale": "#8c8c8c", "track": "#4a4a4a",
+        "good": "#1fd6a2", "busy": "#56b4e9", "warn": "#f0e442", "bad": "#ff8a3d", "util": "#1fd6a2",
+        "memory": "#56b4e9", "rate": "#e69fd0", "cursor": "#003a66", "stale": "#8c8c8c", "track": "#4a4a4a",
     },
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a piece of text on screen is for. Apart from the palettes, so that what is written can be made without Textual."""
+"""What a piece of text on screen is for. Apart from the palettes, so that text can be made without Textual."""
 
 from __future__ import annotations
 

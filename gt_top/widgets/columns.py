@@ -1,7 +1,7 @@
 """Columns of a table: what they show, how wide they are, which of them fit.
 
-Pure: no Textual. ``Column.cell`` turns a row into spans (text and role); ``layout`` decides from a width alone which columns are
-shown and how wide, so that a wider terminal never shows less.
+Pure: no Textual. ``Column.cell`` turns a row into spans (text and role); ``layout`` decides from a width alone which
+columns are shown and how wide, so that a wider terminal never shows less.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ GAP = 2  # cells between columns
 class Column(Generic[RowT]):
     """One column.
 
-    ``rank`` orders what is given room: 0 always, then 1, 2, ... while there is room. A column with a graph is first shown without
-    it (``width`` cells), gets ``graph`` cells more at ``graph_rank``, and shares what is left over up to ``most`` cells. A text column
-    is as wide as its texts, between ``width`` and ``most``.
+    ``rank`` orders what is given room: 0 always, then 1, 2, ... while there is room. A column with a graph is first
+    shown without it (``width`` cells), gets ``graph`` cells more at ``graph_rank``, and shares what is left over up to
+    ``most`` cells. A text column is as wide as its texts, between ``width`` and ``most``.
     """
 
     key: str
@@ -38,6 +38,7 @@ class Column(Generic[RowT]):
     graph: int = 0
     graph_rank: int = 0
     most: int = 0
+    sizes: tuple[int, ...] = ()  # widths that a graph may have, rising; () = any
     text: Callable[[RowT], str] | None = None  # what the filter looks at
     lively: bool = False  # its text changes while the row stays
 
@@ -64,7 +65,9 @@ class Layout(Generic[RowT]):
 
 
 def layout(columns: Sequence[Column[RowT]], width: int, wanted: dict[str, int] | None = None) -> Layout[RowT]:
-    """Which columns fit in ``width`` cells. ``wanted``: cells that the content of text columns asks for (at most ``most``)."""
+    """Which columns fit in ``width`` cells. ``wanted``: cells that the content of text columns asks for (at most
+    ``most``).
+    """
     wanted = wanted or {}
     cells: dict[str, int] = {}
     left = width
@@ -87,12 +90,26 @@ def layout(columns: Sequence[Column[RowT]], width: int, wanted: dict[str, int] |
 
 
 def _grow(columns: Sequence[Column[RowT]], cells: dict[str, int], left: int) -> None:
-    """Share what is left among graphs, a cell each in turn."""
+    """Share what is left among graphs, a cell each in turn; those with ``sizes`` give back what is between two of
+    them.
+    """
     growing = [c for c in columns if c.graph and cells.get(c.key, 0) >= c.width + c.graph]
+    left = _share(growing, cells, left)
+    for c in growing:
+        if c.sizes:
+            fitting = max((s for s in c.sizes if s <= cells[c.key]), default=cells[c.key])
+            left += cells[c.key] - fitting
+            cells[c.key] = fitting
+    _share([c for c in growing if not c.sizes], cells, left)
+
+
+def _share(growing: Sequence[Column[RowT]], cells: dict[str, int], left: int) -> int:
+    """Give ``left`` cells to columns, one each in turn, up to their ``most``. Returns what nobody wants."""
     while left > 0:
         hungry = [c for c in growing if cells[c.key] < c.most]
         if not hungry:
-            return
+            break
         for c in hungry[:left]:
             cells[c.key] += 1
-            left -= 1
+        left -= len(hungry[:left])
+    return left

@@ -17,7 +17,9 @@ _GOOD = ("joined", "started", "resumed", "ready")
 
 
 def events(newest_first: Sequence[Event], total: int, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-    """A rule and as many events as fit in ``height`` lines; one event alone, without a rule, where there is a single line."""
+    """A rule and as many events as fit in ``height`` lines; one event alone, without a rule, where there is a single
+    line.
+    """
     if height <= 0:
         return []
     if height == 1:

@@ -51,8 +51,9 @@ BLOCKS = Glyphs(
     thumb="┃",
     thumb_track="│",
     states={
-        "ready": "●", "live": "●", "starting": "◌", "connecting": "◌", "draining": "◐", "drained": "○", "throttled": "◐",
-        "lagging": "◑", "stale": "◔", "silent": "◔", "lost": "✗", "gone": "✗", "closed": "○", "unreachable": "✗",
+        "ready": "●", "live": "●", "starting": "◌", "connecting": "◌", "draining": "◐", "drained": "○",
+        "throttled": "◐", "lagging": "◑", "stale": "◔", "silent": "◔", "lost": "✗", "gone": "✗",
+        "closed": "○", "unreachable": "✗",
     },
     unknown_state="?",
 )  # fmt: skip
@@ -73,8 +74,9 @@ ASCII = Glyphs(
     thumb="#",
     thumb_track="|",
     states={
-        "ready": "*", "live": "*", "starting": "+", "connecting": "+", "draining": "%", "drained": "o", "throttled": "%",
-        "lagging": "~", "stale": "!", "silent": "!", "lost": "x", "gone": "x", "closed": "o", "unreachable": "x",
+        "ready": "*", "live": "*", "starting": "+", "connecting": "+", "draining": "%", "drained": "o",
+        "throttled": "%", "lagging": "~", "stale": "!", "silent": "!", "lost": "x", "gone": "x",
+        "closed": "o", "unreachable": "x",
     },
     unknown_state="?",
 )  # fmt: skip

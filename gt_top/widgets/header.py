@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gt_top import units
 from gt_top.cluster import ClusterView, Look, Sum
 from gt_top.styles.roles import Role
@@ -31,7 +33,7 @@ def header(view: ClusterView, width: int, glyphs: Glyphs) -> list[Line]:
         (1, _workers(view, glyphs)),
         (3, _number(t.sessions, "session")),
         (2, [*cells.count(t.instr_rate), (" instr/s", Role.DIM)]),
-        (7, [("up ", Role.DIM), (units.age(view.uptime, whole_seconds=True), Role.TEXT)] if view.uptime is not None else []),
+        (7, _uptime(view)),
     ]
     wide = width >= 100
     busy, memory = t.utilisation.value, _share(t.memory_used, t.memory_total)
@@ -48,7 +50,14 @@ def header(view: ClusterView, width: int, glyphs: Glyphs) -> list[Line]:
         spark = cells.history(view.instr_rate, 24 if width >= 150 else 12, glyphs, Role.RATE)
         second.append((6, [("INSTR/S ", Role.DIM), *spark]))
     inner = max(0, width - 4)
+    if view.look >= Look.STALE:  # figures of the past: greyed, but for the name and what has happened
+        first = [*first[:2], *((rank, _faded(line)) for rank, line in first[2:])]
+        second = [(rank, _faded(line)) for rank, line in second]
     return [[("  ", Role.TEXT), *pack(first, inner)], [("  ", Role.TEXT), *pack(second, inner)]]
+
+
+def _faded(line: Line) -> Line:
+    return [replace(s, role=Role.STALE) if isinstance(s, Bar) else (s[0], Role.STALE) for s in line]
 
 
 def _freshness(view: ClusterView, glyphs: Glyphs) -> list[Span]:
@@ -66,6 +75,12 @@ def _revision(view: ClusterView) -> list[Span]:
         return []
     note = f" “{view.revision_note}”" if view.revision_note else ""
     return [("rev ", Role.DIM), (f"r{view.revision}", Role.TEXT), (note, Role.DIM)]
+
+
+def _uptime(view: ClusterView) -> list[Span]:
+    if view.uptime is None:
+        return []
+    return [("up ", Role.DIM), (units.age(view.uptime, whole_seconds=True), Role.TEXT)]
 
 
 def _workers(view: ClusterView, glyphs: Glyphs) -> list[Span]:

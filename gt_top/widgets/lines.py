@@ -1,4 +1,6 @@
-"""A few lines of spans as a widget: what header, event strip and footer are made of. Only lines that changed are painted."""
+"""A few lines of spans as a widget: what header, event strip and footer are made of. Only lines that changed are
+painted.
+"""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ def width_of(line: Line) -> int:
 
 
 def pack(parts: Sequence[tuple[int, Line]], width: int, gap: int = 3) -> list[Span | Bar]:
-    """As many parts (rank, spans) as fit in ``width`` cells, ``gap`` cells between them: low ranks first, in their given order."""
+    """As many parts (rank, spans) as fit in ``width`` cells, ``gap`` cells between them: low ranks first, in their
+    given order.
+    """
     chosen: set[int] = set()
     left = width + gap
     for index in sorted(range(len(parts)), key=lambda i: (parts[i][0], i)):

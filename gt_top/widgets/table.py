@@ -1,7 +1,8 @@
 """A table drawn line by line: any number of rows, and only lines that changed are painted.
 
-Knows columns, rows with an ``id`` and a palette; knows nothing of clusters. The cursor holds an id, never a position. Line 0 is a
-rule with the title and everything that is hidden or special about the picture, line 1 the headings, the rest rows.
+Knows columns, rows with an ``id`` and a palette; knows nothing of clusters. The cursor holds an id, never a position.
+Line 0 is a rule with the title and everything that is hidden or special about the picture, line 1 the headings, the
+rest rows.
 """
 
 from __future__ import annotations
@@ -322,9 +323,7 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         on = start <= y - HEAD < start + length
         return (self._glyphs.thumb, Role.DIM) if on else (self._glyphs.thumb_track, Role.FAINT)
 
-    def _strip(
-        self, spans: Line, *, faded: bool = False, under: bool = False, end: Span | None = None
-    ) -> Strip:
+    def _strip(self, spans: Line, *, faded: bool = False, under: bool = False, end: Span | None = None) -> Strip:
         """Spans as one strip of the widget's width."""
         width = self.size.width
         base = self._palette.base + self._palette.style(Role.CURSOR) if under else self._palette.base

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gt_top import units
-from gt_top.cluster import SessionView, WorkerView, natural
+from gt_top.clean import natural
+from gt_top.cluster import SessionView, WorkerView
 from gt_top.styles.roles import Role
 from gt_top.widgets import cells
 from gt_top.widgets.columns import Column
 from gt_top.widgets.glyphs import Glyphs
 from gt_top.widgets.spans import Line
+
+_HISTORY_CELLS = (12, 15, 20, 24, 30, 40)  # divisors of the 120 samples of a minute: no cell stays empty
 
 WorkerColumn = Column[WorkerView]
 SessionColumn = Column[SessionView]
@@ -72,7 +75,8 @@ def worker_columns() -> Sequence[WorkerColumn]:
         ),
         WorkerColumn(
             "host", "HOST", "machine it runs on", 6, lambda w, _, g: cells.text(w.record.host),
-            sort=lambda w: natural(w.record.host) if w.record.host else None, rank=3, most=20, text=lambda w: w.record.host or "",
+            sort=lambda w: natural(w.record.host) if w.record.host else None, rank=3, most=20,
+            text=lambda w: w.record.host or "",
         ),
         WorkerColumn(
             "device", "DEVICE", "what it computes on", 6,
@@ -92,7 +96,7 @@ def worker_columns() -> Sequence[WorkerColumn]:
         WorkerColumn(
             "history", "60 s", "utilisation over the last minute, now at the right", 10,
             lambda w, width, g: cells.history(w.utilisation, width, g, Role.UTIL, top=1.0),
-            rank=4, graph=2, graph_rank=4, most=40,
+            rank=4, graph=2, graph_rank=4, most=40, sizes=_HISTORY_CELLS,
         ),
         WorkerColumn(
             "memory", "MEMORY", "used of all: the device's (GPU), the process's (CPU)", units.PAIR_WIDTH, _memory,
@@ -175,7 +179,7 @@ def session_columns() -> Sequence[SessionColumn]:
         SessionColumn(
             "history", "60 s", "instructions a second over the last minute, now at the right", 10,
             lambda s, width, g: cells.history(s.instr_rate, width, g, Role.RATE),
-            rank=4, graph=2, graph_rank=4, most=40,
+            rank=4, graph=2, graph_rank=4, most=40, sizes=_HISTORY_CELLS,
         ),
         SessionColumn(
             "values", "VALUES", "live tensors", 6, _session_count(lambda s: s.record.values),

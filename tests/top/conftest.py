@@ -1,4 +1,6 @@
-"""Short folders (a socket's path has little room), and a world that is the same everywhere: UTC, no colour settings of the user's."""
+"""Short folders (a socket's path has little room), and a world that is the same everywhere: UTC, no colour settings of
+the user's.
+"""
 
 from __future__ import annotations
 

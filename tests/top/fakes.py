@@ -1,5 +1,5 @@
-"""What tests, screenshots and the benchmark use instead of a cluster: records that tell a story, feeds that play them, and a fake
-dispatcher with real sockets."""
+"""What tests, screenshots and the benchmark use instead of a cluster: records that tell a story, feeds that play them,
+and a fake dispatcher with real sockets."""
 
 from __future__ import annotations
 
@@ -140,7 +140,9 @@ def events() -> list[Event]:
         (-41.0, "draining", "w5", "root", "swap riser"),
         (-6.0, "lost", "w6", "", "no heartbeat for 1.8 s; 1,386 values gone"),
     )
-    return [Event(e, seq=i + 1, time=START + 60 + at, subject=s, who=w, text=t) for i, (at, e, s, w, t) in enumerate(told)]
+    return [
+        Event(e, seq=i + 1, time=START + 60 + at, subject=s, who=w, text=t) for i, (at, e, s, w, t) in enumerate(told)
+    ]
 
 
 def story(workers: int = 8, sessions: int = 3, steps: int = 120, cpu: bool = False) -> list[Item]:
@@ -152,8 +154,8 @@ def story(workers: int = 8, sessions: int = 3, steps: int = 120, cpu: bool = Fal
         if workers >= 8 and not cpu:
             pool[5] = dataclasses.replace(pool[5], state="draining")
             pool[6] = dataclasses.replace(
-                pool[6], state="lost", utilisation=None, heartbeat_age=6.2, queue=None, instr_rate=None, memory_used=None,
-                bytes_in_rate=None, bytes_out_rate=None, value_bytes=None, values=None,
+                pool[6], state="lost", utilisation=None, heartbeat_age=6.2, queue=None, instr_rate=None,
+                memory_used=None, bytes_in_rate=None, bytes_out_rate=None, value_bytes=None, values=None,
             )  # fmt: skip
             pool[7] = dataclasses.replace(
                 pool[7], device="MIG-3f2a", device_name="NVIDIA H200 MIG 1g.18gb", utilisation=None, memory_used=None
@@ -186,12 +188,15 @@ class ScriptedFeed:
 
 
 class FakeCluster:
-    """A dispatcher as gt-top sees one: telemetry on an XPUB, control on a ROUTER, in a thread. No clock of its own: ``publish`` sends.
+    """A dispatcher as gt-top sees one: telemetry on an XPUB, control on a ROUTER, in a thread. No clock of its own:
+    ``publish`` sends.
 
     With ``directory`` it has a connection file there, as a running cluster.
     """
 
-    def __init__(self, folder: Path, name: str = "lab-a", directory: RuntimeDirectory | None = None, pid: int = 0) -> None:
+    def __init__(
+        self, folder: Path, name: str = "lab-a", directory: RuntimeDirectory | None = None, pid: int = 0
+    ) -> None:
         self.name = name
         self.endpoints = {k: f"ipc://{folder}/{name}-{k}.sock" for k in ("front", "back", "pulse", "bulk", "telemetry")}
         self.pid = pid or os.getpid()
@@ -221,7 +226,16 @@ class FakeCluster:
 
     def connection(self) -> Connection:
         return Connection(
-            self.endpoints, self.name, self.pid, 0, os.getuid(), os.uname().nodename, host_id(), time.time() - 8040, "0", False
+            self.endpoints,
+            self.name,
+            self.pid,
+            0,
+            os.getuid(),
+            os.uname().nodename,
+            host_id(),
+            time.time() - 8040,
+            "0",
+            False,
         )
 
     def publish(self, record: Frame | Event) -> None:

@@ -40,12 +40,18 @@ async def test_every_figure_on_screen_is_the_models() -> None:
                 assert text in line.split() or text in line, (text, line)
         for s in d.view.sessions:
             line = d.row(s.id)
-            for text in (s.id, s.record.user or "-", str(s.record.pid), units.count(s.record.instr_rate), s.record.state):
+            for text in (
+                s.id,
+                s.record.user or "-",
+                str(s.record.pid),
+                units.count(s.record.instr_rate),
+                s.record.state,
+            ):
                 assert text in line.split(), (text, line)
         t = d.view.totals
         assert f"{t.workers} workers · 6 ready · 1 draining · 1 lost" in d.lines[0]
         assert f"{units.count(t.instr_rate)} instr/s" in d.lines[0]
-        assert 'rev r12 “tp4 for layer1”' in d.lines[0]
+        assert "rev r12 “tp4 for layer1”" in d.lines[0]
         assert f"{units.percent(t.utilisation.value)} 6 of 7" in d.lines[1]
         assert f"QUEUE {units.count(t.queue.value)}" in d.lines[1]
         for e in d.view.events:
@@ -216,8 +222,10 @@ async def test_help_names_every_key_and_every_column() -> None:
         for action in ACTIONS:
             line = next(x for x in d.lines if f" {action.help}" in x)
             assert key_name(action.keys[0]) in line
-        for column in (*d.app.main.worker_table.columns, *d.app.main.session_table.columns):
-            assert column.help in d.text
+        for w in d.app.main.worker_table.columns:
+            assert w.help in d.text
+        for s in d.app.main.session_table.columns:
+            assert s.help in d.text
         await d.press("f1")
         assert not isinstance(d.app.screen, HelpScreen)
 
@@ -349,7 +357,9 @@ async def test_a_note_of_its_own_cost() -> None:
 @run
 async def test_names_from_the_feed_are_text_and_not_markup() -> None:
     worker = gpu_worker(0, host="[red]x[/]\x1b[31m")
-    async with driven([frame(1, workers=[worker], sessions=[session(0, program="[b]evil[/b].py")]), Event("a[b]c", 2)]) as d:
+    async with driven(
+        [frame(1, workers=[worker], sessions=[session(0, program="[b]evil[/b].py")]), Event("a[b]c", 2)]
+    ) as d:
         assert "[red]x[/]�[31m" in d.text
         assert "[b]evil[/b].py" in d.text
         assert "a[b]c" in d.text

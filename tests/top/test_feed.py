@@ -26,7 +26,9 @@ def raw(record: Frame | Event) -> list[bytes]:
     return [FRAME if isinstance(record, Frame) else EVENT, codec.pack(record.pack())]
 
 
-async def until(feed: LiveFeed, wanted: Callable[[list[Item]], object], do: Callable[[], None] | None = None) -> list[Item]:
+async def until(
+    feed: LiveFeed, wanted: Callable[[list[Item]], object], do: Callable[[], None] | None = None
+) -> list[Item]:
     """Items of ``feed`` until they are what is ``wanted``. ``do`` is called after each batch and while waiting."""
     seen: list[Item] = []
     batches: AsyncIterator[Any] = feed.batches()
@@ -57,7 +59,9 @@ def test_joining_brings_a_snapshot_and_then_frames(folder: Path, directory: Runt
         def publish() -> None:
             cluster.publish(frame(next(numbers), workers=[gpu_worker(0)], sessions=[session(0)]))
 
-        items = asyncio.run(until(LiveFeed(ClusterLinks("lab-a")), lambda s: any(isinstance(i, Frame) for i in s), publish))
+        items = asyncio.run(
+            until(LiveFeed(ClusterLinks("lab-a")), lambda s: any(isinstance(i, Frame) for i in s), publish)
+        )
     assert kinds(items)[:3] == ["Linked", "Snapshot", "Frame"]
     assert isinstance(items[0], Linked) and items[0].name == "lab-a"
     snapshot = items[1]
@@ -87,7 +91,9 @@ def test_no_cluster_is_said_and_waited_for(
             cluster.__enter__()
 
     try:
-        items = asyncio.run(until(LiveFeed(ClusterLinks("lab-a")), lambda s: isinstance(s[-1], Snapshot | Linked), start))
+        items = asyncio.run(
+            until(LiveFeed(ClusterLinks("lab-a")), lambda s: isinstance(s[-1], Snapshot | Linked), start)
+        )
     finally:
         cluster.__exit__()
     assert isinstance(items[0], Unlinked) and "none is running here" in items[0].reason
@@ -142,13 +148,22 @@ def test_a_gap_is_counted_and_events_are_asked_for(folder: Path, directory: Runt
             cluster.publish(frame(next(numbers)))
             cluster.publish(frame(next(numbers)))
 
-        items = asyncio.run(until(LiveFeed(ClusterLinks("lab-a")), lambda s: any(isinstance(i, Missed) for i in s), publish))
+        items = asyncio.run(
+            until(LiveFeed(ClusterLinks("lab-a")), lambda s: any(isinstance(i, Missed) for i in s), publish)
+        )
         assert cluster.asked.count("snapshot") >= 2
     assert "Snapshot" in kinds(items)[kinds(items).index("Missed") :]
 
 
 def test_of_several_frames_the_newest_is_kept_and_no_event_is_lost() -> None:
-    records = [frame(1), Event("joined", 2), frame(3), Event("lost", 4), frame(5), Event("joined", 6)]
+    records: list[Frame | Event] = [
+        frame(1),
+        Event("joined", 2),
+        frame(3),
+        Event("lost", 4),
+        frame(5),
+        Event("joined", 6),
+    ]
     items = Reader().read([raw(r) for r in records])
     assert [(type(i).__name__, i.seq) for i in items if isinstance(i, Event | Frame)] == [
         ("Event", 2), ("Event", 4), ("Frame", 5), ("Event", 6),

@@ -75,9 +75,17 @@ def test_no_cluster_says_so_and_is_3(directory: RuntimeDirectory, capsys: pytest
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--json"], ["--connect", "nonsense", "--once"], ["--name", "a/b", "--once"], ["--name", "a", "--connect", "ipc://x"], ["--what"]],
+    [
+        ["--json"],
+        ["--connect", "nonsense", "--once"],
+        ["--name", "a/b", "--once"],
+        ["--name", "a", "--connect", "ipc://x"],
+        ["--what"],
+    ],
 )  # fmt: skip
-def test_wrong_usage_is_2(arguments: list[str], directory: RuntimeDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_2(
+    arguments: list[str], directory: RuntimeDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert gt_top(*arguments) == 2
     assert capsys.readouterr().err
 

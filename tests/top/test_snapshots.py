@@ -1,5 +1,5 @@
-"""Pictures of the screen, compared cell by cell. After a wanted change: ``pytest tests/top/test_snapshots.py --snapshot-update``, and look
-at them (``screenshots/make.py`` makes PNGs of most)."""
+"""Pictures of the screen, compared cell by cell. After a wanted change: ``pytest tests/top/test_snapshots.py
+--snapshot-update``, and look at them (``screenshots/make.py`` makes PNGs of most)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def picture(
     keys: str = "",
     choices: Sequence[Choice] = (),
 ) -> tuple[GtTop, Callable[[Pilot[Any]], Awaitable[None]]]:
-    """The app, and what to do before the picture is taken: play ``items``, wait ``age`` seconds, play ``then``, press ``keys``."""
+    """The app, and what to do before the picture is taken: play ``items``, wait ``age`` seconds, play ``then``, press
+    ``keys``.
+    """
     feed, clock = ScriptedFeed(items), FakeClock()
     name = "" if choices else "lab-a"
     app = GtTop(lambda _: feed, glyphs, Options(theme), cluster=name, choices=choices, clock=clock, ticking=False)
@@ -66,7 +68,10 @@ STUDIES: dict[str, tuple[tuple[int, int], dict[str, Any]]] = {
     "sorted": ((120, 30), {"items": story(), "keys": "s down down down down down enter"}),
     "filter": ((100, 24), {"items": story(), "keys": "slash n o d e 2"}),
     "sessions": ((120, 30), {"items": story(), "keys": "tab down"}),
-    "choose": ((100, 24), {"items": [], "choices": [Choice("lab-a", "lab-a", "node1"), Choice("mine", "mine", "laptop")]}),
+    "choose": (
+        (100, 24),
+        {"items": [], "choices": [Choice("lab-a", "lab-a", "node1"), Choice("mine", "mine", "laptop")]},
+    ),
 }
 
 

@@ -1,4 +1,6 @@
-"""gt-top as a process on a real (pseudo) terminal: however it ends, the terminal is as before and the exit status says how."""
+"""gt-top as a process on a real (pseudo) terminal: however it ends, the terminal is as before and the exit status says
+how.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30.0  # for a process to start or end on a busy machine
 
 #: what Textual switches on, and what must come last for each
-MODES = {"1049": "alternate screen", "1000": "mouse", "1003": "mouse", "1006": "mouse", "2004": "paste", "1004": "focus"}
+MODES = {
+    "1049": "alternate screen",
+    "1000": "mouse",
+    "1003": "mouse",
+    "1006": "mouse",
+    "2004": "paste",
+    "1004": "focus",
+}
 
 
 class Terminal:
