@@ -1,5 +1,5 @@
-"""Messages to frames and back. Whatever comes off a socket passes through ``decode``, which refuses what is malformed with a
-``ProtocolError`` that says what was found; nothing is ever unpickled or evaluated.
+"""Messages to frames and back. Whatever comes off a socket passes through ``decode``, which refuses what is malformed
+with a ``ProtocolError`` that says what was found; nothing is ever unpickled or evaluated.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ _SHAPES: dict[bytes, _Shape] = {kind: _shape(cls) for kind, cls in MESSAGES.item
 
 
 def encode(message: Any) -> Frames:
-    """The frames of ``message``: kind, body and, where the message has one, its payload (``bytes`` or anything with a buffer)."""
+    """The frames of ``message``: kind, body and, where the message has one, its payload (``bytes`` or anything with a
+    buffer)."""
     shape = _SHAPES[message.KIND]
     body = msgpack.packb([getattr(message, n) for n in shape.names], use_bin_type=True)
     if shape.payload is None:
@@ -100,8 +101,8 @@ def decode(frames: Sequence[Any]) -> Any:
     """The message in ``frames`` (bytes or zmq frames). A payload is handed on as it came, without a copy.
 
     Raises:
-        ProtocolError: unknown kind, wrong number of frames, a body that is no MessagePack list of the right fields, or over a
-            limit of ``protocol.limits``.
+        ProtocolError: unknown kind, wrong number of frames, a body that is no MessagePack list of the right fields, or
+            over a limit of ``protocol.limits``.
     """
     if not 2 <= len(frames) <= 3:
         raise ProtocolError(f"a message has 2 or 3 frames, this one has {len(frames)}")

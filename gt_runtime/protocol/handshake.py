@@ -24,7 +24,8 @@ def host_id() -> str:
 
 
 def facts(role: str, torch: str, schema: str, **more: Any) -> dict[str, Any]:
-    """A Hello's facts. ``role``: "client" or "worker"; ``torch``: its version; ``schema``: hash of the ATen operator schemas."""
+    """A Hello's facts. ``role``: "client" or "worker"; ``torch``: its version; ``schema``: hash of the ATen operator
+    schemas."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -50,11 +51,22 @@ def program() -> str:
     return os.path.basename(argv0) or argv0
 
 
+#: The facts that both sides must agree on, as a person would call them.
+_JUDGED = {
+    "protocol": "protocol version",
+    "gt": "GT version",
+    "torch": "PyTorch version",
+    "schema": "ATen operator schemas",
+}
+
+
 def judge(hello: Mapping[str, Any], expected: Mapping[str, Any]) -> Refused | None:
-    """None if ``hello`` may join a cluster of ``expected`` (protocol, gt, torch, schema: a missing key isn't checked), else why not."""
+    """None if ``hello`` may join a cluster of ``expected`` (protocol, gt, torch, schema: a missing key isn't checked),
+    else why not."""
     if hello.get("role") not in ("client", "worker"):
-        return Refused("to join as " + repr(hello.get("role"))[:40], "only client and worker can join", "check the program that connects")
-    for key, name in (("protocol", "protocol version"), ("gt", "GT version"), ("torch", "PyTorch version"), ("schema", "ATen operator schemas")):
+        asked = "to join as " + repr(hello.get("role"))[:40]
+        return Refused(asked, "only client and worker can join", "check the program that connects")
+    for key, name in _JUDGED.items():
         want, found = expected.get(key), hello.get(key)
         if want is not None and want != found:
             return Refused(

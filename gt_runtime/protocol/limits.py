@@ -22,5 +22,6 @@ CREDIT_BYTES = 512 << 20  # uploaded bytes not yet on a worker
 
 BEAT_SECONDS = 0.25  # both ways, from a thread of its own
 LOST_SECONDS = 1.75  # silence after which a worker is lost
-CLIENT_LOST_SECONDS = 4.0  # silence after which a client's values are freed (a client may be stopped in a debugger: its pid is
-# looked at too where it is on the same host)
+# Silence after which a client's values are freed (a client may be stopped in a debugger: its pid is looked at too where
+# it is on the same host).
+CLIENT_LOST_SECONDS = 4.0

@@ -1,10 +1,10 @@
 """Every message of the protocol, as a frozen dataclass; ``docs/protocol.md`` is this file in prose.
 
-A message travels as ``[kind, body, *payload]``: one raw byte for the kind, a MessagePack list of the fields in the order
-they stand here, then raw frames that are never copied into the body (instruction words, tensor bytes).
+A message travels as ``[kind, body, *payload]``: one raw byte for the kind, a MessagePack list of the fields in the
+order they stand here, then raw frames that are never copied into the body (instruction words, tensor bytes).
 
-``session`` is absent between a client and the dispatcher (the socket's identity says it) and present between dispatcher and
-worker. Ids of values, templates, signals and requests belong to one session.
+``session`` is absent between a client and the dispatcher (the socket's identity says it) and present between dispatcher
+and worker. Ids of values, templates, signals and requests belong to one session.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Meta = list[Any]
 
 #: ``[template, operator, overload, arguments, input metas, output metas or None, flags]``, see ``words.TemplateFlag``.
 #: Output metas: one entry a returned tensor, None for an undefined one (it takes an id all the same).
-#: ``arguments`` is nested lists: a literal (None, bool, int, str, float) stands for itself; a list is tagged by its first item:
-#: ``["t"]`` next input value, ``["f"]`` next literal word as float64, ``["i"]`` next literal word as int64,
-#: ``["z"]`` next two literal words as complex128, ``["c", dtype, wrapped]`` a 0-dim CPU tensor made from the next literal word
-#: (two if complex), ``["d"]`` the worker's device, ``["g"]`` a generator seeded from the instruction,
+#: ``arguments`` is nested lists: a literal (None, bool, int, str, float) stands for itself; a list is tagged by its
+#: first item: ``["t"]`` next input value, ``["f"]`` next literal word as float64, ``["i"]`` next literal word as int64,
+#: ``["z"]`` next two literal words as complex128, ``["c", dtype, wrapped]`` a 0-dim CPU tensor made from the next
+#: literal word (two if complex), ``["d"]`` the worker's device, ``["g"]`` a generator seeded from the instruction,
 #: ``["l", item...]`` a list.
 Definition = list[Any]
 
@@ -79,7 +79,8 @@ class Worker(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of a client or a worker. ``facts`` is a map so that either side may be newer (``handshake.Facts``)."""
+    """First message of a client or a worker. ``facts`` is a map so that either side may be newer
+    (``handshake.Facts``)."""
 
     KIND: ClassVar[bytes] = b"H"
     facts: dict[str, Any]
@@ -87,7 +88,8 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to a good Hello. ``facts``: session or worker id, epoch, cluster, credit, same_host, limits, pulse endpoint."""
+    """The answer to a good Hello. ``facts``: session or worker id, epoch, cluster, credit, same_host, limits, pulse
+    endpoint."""
 
     KIND: ClassVar[bytes] = b"W"
     facts: dict[str, Any]
@@ -105,7 +107,8 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Dispatcher to worker: a session will send work here. ``facts``: pid, uid, same_host, memory (bytes, 0 = no cap), label."""
+    """Dispatcher to worker: a session will send work here. ``facts``: pid, uid, same_host, memory (bytes, 0 = no cap),
+    label."""
 
     KIND: ClassVar[bytes] = b"O"
     session: str
@@ -125,8 +128,9 @@ class Close:
 class Batch:
     """Instructions, in order. Payload: one frame of int64 words (``words``).
 
-    ``base`` is the id of the first output; the batch makes ids ``base .. base+outputs-1``. A non-zero ``verdict`` is a request id:
-    the worker answers it with a Result once the batch has run: the output metas of the last instruction, or its failure.
+    ``base`` is the id of the first output; the batch makes ids ``base .. base+outputs-1``. A non-zero ``verdict`` is a
+    request id: the worker answers it with a Result once the batch has run: the output metas of the last instruction, or
+    its failure.
     """
 
     KIND: ClassVar[bytes] = b"B"
@@ -143,9 +147,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A value from the client. ``source``: None (bytes are the payload), ``["m", fd, offset, nbytes]`` (the client's memfd,
-    same host) or ``["s", transfer, nbytes]`` (staged before by Chunks). Bytes are contiguous, row major, whatever the strides: the
-    worker lays them out with the meta's strides. A non-zero ``request`` is answered when the source may be reused."""
+    """A value from the client. ``source``: None (bytes are the payload), ``["m", fd, offset, nbytes]`` (the client's
+    memfd, same host) or ``["s", transfer, nbytes]`` (staged before by Chunks). Bytes are contiguous, row major,
+    whatever the strides: the worker lays them out with the meta's strides. A non-zero ``request`` is answered when the
+    source may be reused."""
 
     KIND: ClassVar[bytes] = b"U"
     session: str
@@ -173,8 +178,9 @@ class Fetch:
 @dataclass(frozen=True, slots=True)
 class Sync:
     """Answer when everything sent before has run. The Result's body is a list with one entry a worker:
-    ``[worker, executed instructions, log]``; ``log`` is the trace since the last Sync (``want_log``) as bytes of int64 triples
-    (template, first output id, 1 if it ran or 0 if it failed), else None. Its failure is the first one not yet reported."""
+    ``[worker, executed instructions, log]``; ``log`` is the trace since the last Sync (``want_log``) as bytes of int64
+    triples (template, first output id, 1 if it ran or 0 if it failed), else None. Its failure is the first one not yet
+    reported."""
 
     KIND: ClassVar[bytes] = b"Y"
     session: str
@@ -185,8 +191,8 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The answer to a request. ``failure`` is packed (``Failure.unpack``) or None. Body: verdict -> list of Metas (None for an
-    undefined output); fetch -> Meta; upload -> None; sync -> see Sync."""
+    """The answer to a request. ``failure`` is packed (``Failure.unpack``) or None. Body: verdict -> list of Metas (None
+    for an undefined output); fetch -> Meta; upload -> None; sync -> see Sync."""
 
     KIND: ClassVar[bytes] = b"R"
     session: str
@@ -218,8 +224,8 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Dispatcher to worker: give value ``id`` to ``peer``. The twin ``Recv`` carries the same ``transfer`` number; numbers rise in
-    one global order."""
+    """Dispatcher to worker: give value ``id`` to ``peer``. The twin ``Recv`` carries the same ``transfer`` number;
+    numbers rise in one global order."""
 
     KIND: ClassVar[bytes] = b"S"
     session: str
@@ -253,8 +259,8 @@ class Poison:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Dispatcher to worker, on every change of membership: ``members`` maps worker id -> ``{"store": "host:port"}``. Groups with
-    a worker that is no longer named are aborted."""
+    """Dispatcher to worker, on every change of membership: ``members`` maps worker id -> ``{"store": "host:port"}``.
+    Groups with a worker that is no longer named are aborted."""
 
     KIND: ClassVar[bytes] = b"G"
     epoch: int
@@ -263,8 +269,8 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """On the bulk sockets: a piece of a large tensor at ``offset`` bytes. Receivers answer every chunk with a Chunk of no bytes
-    (``last`` set once all is there): the sender keeps at most ``limits.CHUNK_WINDOW`` under way.
+    """On the bulk sockets: a piece of a large tensor at ``offset`` bytes. Receivers answer every chunk with a Chunk of
+    no bytes (``last`` set once all is there): the sender keeps at most ``limits.CHUNK_WINDOW`` under way.
     ``transfer`` is unique in the session."""
 
     KIND: ClassVar[bytes] = b"C"
@@ -278,8 +284,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """To a client or worker: something a person should read. ``level``: "info", "warning", "fatal" (the session or worker is
-    over: a killed session, a worker that was declared lost, a cluster that stops)."""
+    """To a client or worker: something a person should read. ``level``: "info", "warning", "fatal" (the session or
+    worker is over: a killed session, a worker that was declared lost, a cluster that stops)."""
 
     KIND: ClassVar[bytes] = b"N"
     level: str
@@ -309,8 +315,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """On the pulse socket, from its own thread, both ways. ``who`` is a worker or session id; ``facts``: statistics (worker:
-    utilisation, memory, queue, instructions, sessions). The dispatcher answers each with its own Beat."""
+    """On the pulse socket, from its own thread, both ways. ``who`` is a worker or session id; ``facts``: statistics
+    (worker: utilisation, memory, queue, instructions, sessions). The dispatcher answers each with its own Beat."""
 
     KIND: ClassVar[bytes] = b"b"
     who: str
@@ -328,7 +334,7 @@ class Payload(IntEnum):
 MESSAGES: dict[bytes, type[Any]] = {
     m.KIND: m
     for m in (
-        Hello, Welcome, Refused, Open, Close, Batch, Upload, Fetch, Sync, Result, Done, Credit, Send, Recv, Poison, Peers, Chunk,
-        Notice, Request, Reply, Beat,
+        Hello, Welcome, Refused, Open, Close, Batch, Upload, Fetch, Sync, Result, Done, Credit, Send, Recv, Poison, Peers,
+        Chunk, Notice, Request, Reply, Beat,
     )
 }  # fmt: skip

@@ -1,20 +1,22 @@
-"""The words of a batch: little-endian int64, written by the client's capture, read by the worker's executor, both in C++.
+"""The words of a batch: little-endian int64, written by the client's capture, read by the worker's executor (both C++).
 
 An instruction is::
 
-    template | site << 32        one word, not negative; site is the client's number of a source line (31 bits, 0 = unknown)
+    template | site << 32        one word, not negative; site is the client's number of a source line
+                                 (31 bits, 0 = unknown)
     input ids                    one word each, as many as the template has ["t"]
-    literals                     float64 bits, int64, or two words of a complex128, in the order of the template's arguments
+    literals                     float64 bits, int64, or two words of a complex128, in the order of the
+                                 template's arguments
     seed, offset                 two words, only if the template is RANDOM
 
-Its outputs get the next ids: the batch's ``base``, then counting up, one for each tensor the operator returns, in order, whether it
-is defined or not (an output list counts each element). How many that are is known from the operator's schema and, for a list, from
-the definition's output metas.
+Its outputs get the next ids: the batch's ``base``, then counting up, one for each tensor the operator returns, in
+order, whether it is defined or not (an output list counts each element). How many that are is known from the operator's
+schema and, for a list, from the definition's output metas.
 
 Between instructions stand orders, one negative word each, ``~(code | count << 8)``, followed by ``count`` words.
 
-A batch stands for itself: it says FLAGS and SIGNAL before its first instruction, even where they are as in the batch before. So the
-dispatcher may begin to split a session's stream at any batch without having read the earlier ones.
+A batch stands for itself: it says FLAGS and SIGNAL before its first instruction, even where they are as in the batch
+before. So the dispatcher may begin to split a session's stream at any batch without having read the earlier ones.
 """
 
 from __future__ import annotations

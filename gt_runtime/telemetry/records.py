@@ -1,7 +1,8 @@
 """What the telemetry feed carries; ``docs/telemetry.md`` is this file in prose.
 
-The dispatcher's XPUB socket sends two frames a record: the topic (``frame`` or ``event``) and a MessagePack map. A reader ignores
-keys it doesn't know and takes a missing one as unknown (None), so version n reads n+1. Unknown is None, never 0.
+The dispatcher's XPUB socket sends two frames a record: the topic (``frame`` or ``event``) and a MessagePack map. A
+reader ignores keys it doesn't know and takes a missing one as unknown (None), so version n reads n+1. Unknown is None,
+never 0.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class SessionRecord(_Record):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event(_Record):
-    """Something that happened. ``event``: joined, lost, session_opened, session_closed, session_killed, started, stopping, ..."""
+    """Something that happened. ``event``: joined, lost, session_opened, session_closed, session_killed, started,
+    stopping, ..."""
 
     event: str
     seq: int = 0  # of the feed: frames and events count together
@@ -90,7 +92,8 @@ class Event(_Record):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame(_Record):
-    """The whole cluster at one moment; every frame is complete, so a reader that joins late misses nothing but history."""
+    """The whole cluster at one moment; every frame is complete, so a reader that joins late misses nothing but
+    history."""
 
     seq: int
     time: float
