@@ -12,7 +12,7 @@ from tests.system.programs import facts
 
 PAGE = ROOT / "docs" / "device.md"
 
-# Every attribute of torch's modules and main classes, and of the standard library's copying, before and after `import gt`.
+# Every attribute of torch's modules and main classes, and of the standard library's copying, before and after the import.
 CHANGED = """
 import copy, copyreg, inspect, json, pickle, sys, types
 import torch, torch.utils.data, torch.utils.checkpoint, torch.utils.dlpack, torch.multiprocessing.reductions

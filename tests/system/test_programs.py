@@ -1,4 +1,4 @@
-"""A program's own life with the device: fork, Ctrl-C, threads, how it ends, values that die with their last reference."""
+"""A program's own life with the device: fork, Ctrl-C, threads, how it ends, when its values die."""
 
 from __future__ import annotations
 

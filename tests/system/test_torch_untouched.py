@@ -116,5 +116,14 @@ def test_import_starts_nothing() -> None:
     ],
 )
 def test_every_import_order_works(order: str) -> None:
-    code = f"{order}\nprint((torch.ones(3, device='mux') * 2).tolist())"
+    code = f"""{order}
+import json
+host = (torch.ones(2) + 1).tolist()
+print(json.dumps([str(torch.device("mux", 0)), torch.get_device_module("mux").is_available(), host]))
+"""
+    assert facts(code) == ["mux:0", True, [2.0, 2.0]]
+
+
+def test_a_device_registered_late_computes() -> None:
+    code = "import torch\ntorch.ones(2).sum().item()\nimport gt\nprint((torch.ones(3, device='mux') * 2).tolist())"
     assert run(code, GT_WORKERS="1").strip() == "[2.0, 2.0, 2.0]"
