@@ -334,7 +334,7 @@ class Payload(IntEnum):
 MESSAGES: dict[bytes, type[Any]] = {
     m.KIND: m
     for m in (
-        Hello, Welcome, Refused, Open, Close, Batch, Upload, Fetch, Sync, Result, Done, Credit, Send, Recv, Poison, Peers,
-        Chunk, Notice, Request, Reply, Beat,
+        Hello, Welcome, Refused, Open, Close, Batch, Upload, Fetch, Sync, Result, Done, Credit, Send, Recv, Poison,
+        Peers, Chunk, Notice, Request, Reply, Beat,
     )
 }  # fmt: skip
