@@ -267,7 +267,8 @@ class Peers:
         self._host = host
         self._device = torch.device(device)
         self._links: dict[str, Link] = {}
-        self._members: dict[str, str] = {}
+        self._members: dict[str, str] = {}  # worker id -> address of its store
+        self._newest: dict[str, str] = {}  # the same, by the newest word received
         self.counters = Counters()
 
     @property
@@ -276,21 +277,20 @@ class Peers:
         return self._server.address
 
     def lose(self, members: Mapping[str, Any]) -> None:
-        """News of the membership that stand further back in the stream: who is gone is gone now, since we may be
-        waiting for them. Who is new counts only when its turn comes (``set_members``): an id may have changed
-        hands."""
-        now = _stores(members)
+        """News of the membership, perhaps from further back in the stream than what is being handled: who is gone is
+        gone now, since we may be waiting for them. Who is new counts only when its turn comes (``set_members``), for
+        an id may have changed hands."""
+        self._newest = _stores(members)
         for name, store in list(self._members.items()):
-            if now.get(name) != store:
+            if self._newest.get(name) != store:
                 del self._members[name]
                 if link := self._links.pop(name, None):
                     link.abandon(f"worker {name} was lost")
 
     def set_members(self, members: Mapping[str, Any]) -> None:
-        """The membership from here on in the stream."""
-        self.lose(members)
+        """The membership from here on in the stream, less those of whose loss we have heard meanwhile."""
         for name, store in _stores(members).items():
-            if name not in self._members:
+            if self._newest.get(name) == store and name not in self._members:
                 self._links.pop(name, None)  # one that failed because there was no such member
                 self._members[name] = store
 
@@ -304,12 +304,12 @@ class Peers:
             if copy.peer in self._members:
                 link.start()
             else:
-                link.abandon(f"worker {copy.peer} is not a member")
+                link.abandon(f"worker {copy.peer} was lost, or never was a member")
         link.post(copy)
 
     def close(self) -> None:
         """Abandon every link."""
-        self.set_members({})
+        self.lose({})
 
 
 def _stores(members: Mapping[str, Any]) -> dict[str, str]:
