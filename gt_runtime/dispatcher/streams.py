@@ -27,6 +27,7 @@ from gt_runtime.sharding.layouts import Layout, gone, meta_bytes, whole
 MAX_HELD = (
     1 << 17
 )  # messages of one session that wait for a worker; credit bounds batches and uploads, this bounds the rest
+MAX_REQUESTS = 1 << 16  # of one session that wait for an answer; credit doesn't bound fetches
 _QUARTER_INSTRUCTIONS = (
     CREDIT_INSTRUCTIONS // 4
 )  # credit goes back in pieces of this size, or when nothing is under way
@@ -134,10 +135,10 @@ class Streams:
 
     def _define(self, session: Session, message: m.Batch) -> None:
         """Keep a batch's definitions and signals: another worker may need them later."""
-        if len(message.definitions) > MAX_DEFINITIONS or len(session.definitions) > MAX_TEMPLATES:
-            raise StreamError(
-                "to define templates", f"{len(message.definitions)} in one batch, {len(session.definitions)} before"
-            )
+        new, known = len(message.definitions), len(session.definitions)
+        if new > MAX_DEFINITIONS or known > MAX_TEMPLATES or len(session.signals) > MAX_TEMPLATES:
+            found = f"{new} in one batch, {known} before, {len(session.signals)} signals"
+            raise StreamError("to define templates", found)
         for definition in message.definitions:
             number = check_definition(definition)
             if number in session.definitions:
@@ -252,6 +253,8 @@ class Streams:
     def _ask(self, session: Session, request: int) -> None:
         if request == 0 or request in session.requests:
             raise StreamError(f"to answer request {request}", "0 is no request" if request == 0 else "it waits already")
+        if len(session.requests) >= MAX_REQUESTS:
+            raise StreamError(f"to answer request {request}", f"{MAX_REQUESTS} wait already", "wait for their answers")
 
     def _send(self, link: Link, message: Any) -> None:
         self.state.out.append((link.worker.address, message))

@@ -579,3 +579,16 @@ def test_open_says_what_the_worker_needs() -> None:
     world.connect(user="ann", program="p.py").upload()
     opened = next(x for x in world.workers["w0"].inbox if isinstance(x, m.Open))
     assert opened.facts == {"pid": 77, "uid": UID, "same_host": True, "memory": 123, "label": "p.py of ann"}
+
+
+def test_requests_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credit doesn't bound fetches."""
+    monkeypatch.setattr("gt_runtime.dispatcher.streams.MAX_REQUESTS", 3)
+    world = World(None, 1)
+    client = world.connect()
+    number = client.upload()
+    for _ in range(3):
+        client.fetch(number)
+    assert not client.refused
+    client.fetch(number)
+    assert "3 wait already" in client.refused[0].found
