@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gt_runtime.commands import text as units
+from gt_runtime.launch import sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ def _size(value: Any) -> int:
     if type(value) is int and value >= 0:
         return value
     if type(value) is str:
-        return units.parse_size(value)
+        return sizes.parse_size(value)
     raise ValueError
 
 

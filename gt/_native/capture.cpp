@@ -328,7 +328,7 @@ int64_t flagsNow() {
   if (context.deterministicAlgorithms()) flags |= words::DETERMINISTIC;
   if (context.deterministicAlgorithmsWarnOnly()) flags |= words::DETERMINISTIC_WARN_ONLY;
   if (context.deterministicFillUninitializedMemory()) flags |= words::DETERMINISTIC_FILL;
-  return flags;
+  return flags | Stream::the().slowFlags;
 }
 
 std::string shapesOf(const std::vector<const Meta*>& metas) {
@@ -404,25 +404,8 @@ struct Recorder {
     }
   }
 
-  void hit(Stack* stack, const Template& t) {  // the caller holds no lock
-    auto& s = Stream::the();
-    int64_t first;
-    bool full;
-    uint32_t life;
-    {
-      const int64_t site = currentSite(), signal = currentSignal();
-      std::lock_guard lock(s.mutex);
-      first = append(s, t.id, static_cast<int64_t>(t.outputs.size()), site, signal);
-      life = s.life;
-      full = s.batch.words.size() >= s.limit;
-      if (full) s.cut(0);
-    }
-    give(stack, t, first, life);
-    if (full) sendOutgoing();
-  }
-
   // The instruction leaves at once and the worker's answer is waited for.
-  const Template& ask(Stack* stack, const Template* known) {
+  const Template& ask(Stack* stack, const Template* known, int64_t site, int64_t signal) {
     auto& s = Stream::the();
     Prediction p;
     std::vector<const Meta*> metas;
@@ -430,22 +413,21 @@ struct Recorder {
     std::vector<int32_t> lists;
     size_t outputs;
     if (!known) {
-      p = predict(handle, arguments, n);
+      if (call.inputs.empty() || listsUntold()) p = predict(handle, arguments, n);
       for (size_t i = 0; i < n; i++) inputMetas(metas, op, arguments[i]);
       if (p.known) lists = p.lists, outputs = p.outputs.size();
       else {
-        for (const auto& r : handle.schema().returns())
-          if (r.type()->kind() == c10::TypeKind::ListType)
-            notSupported(op.full, "the number of its outputs isn't known before it has run", "call it on CPU tensors");
-        outputs = handle.schema().returns().size();
-        lists.assign(outputs, -1);
+        outputs = 0;
+        for (const auto& r : handle.schema().returns()) {
+          lists.push_back(r.type()->kind() == c10::TypeKind::ListType ? listLength(r.name()) : -1);
+          outputs += lists.back() < 0 ? 1 : lists.back();
+        }
       }
     } else {
       lists = known->lists, outputs = known->outputs.size();
     }
     int64_t first, request;
     uint32_t life;
-    const int64_t site = currentSite(), signal = currentSignal();
     int32_t id;
     {
       std::lock_guard lock(s.mutex);
@@ -476,6 +458,23 @@ struct Recorder {
     return *slot;
   }
   std::unique_ptr<Template> last = nullptr;
+
+  // Whether only a meta kernel knows how many outputs there are. It is asked sparingly: many are Python, and the first drags in seconds of
+  // imports.
+  bool listsUntold() const {
+    if (op.name.rfind("aten::_foreach_", 0) == 0 || op.name.rfind("aten::_fused_", 0) == 0) return false;
+    for (const auto& r : handle.schema().returns())
+      if (r.type()->kind() == c10::TypeKind::ListType) return true;
+    return false;
+  }
+
+  // How long an output list is that no meta kernel tells: a functional _fused_* or _foreach_* operator gives one tensor for each of the
+  // list it is named after ("exp_avgs_out" for "exp_avgs"), or of its first list.
+  int32_t listLength(const std::string& name) {
+    for (size_t i = 0; i < n; i++)
+      if (arguments[i].isTensorList() && (name.empty() || name == op.arguments[i] + "_out")) return static_cast<int32_t>(arguments[i].toTensorList().size());
+    notSupported(op.full, "the number of its outputs isn't known before it has run", "call it on CPU tensors");
+  }
 
   std::string definitionOf(Stream& s, int32_t id, const std::vector<const Meta*>& metas, const Prediction& p) {
     msgpack::Writer out;
@@ -525,6 +524,7 @@ struct Lease {
     call.clear();
   }
   ~Lease() {
+    call.kept.clear();  // index tensors that were uploaded for this call
     if (mine) taken = false;
   }
 };
@@ -546,19 +546,33 @@ struct Kernel final : c10::OperatorKernel {
     auto* arguments = stack->data() + stack->size() - n;
     for (size_t i = 0; i < n; i++) put(call, op, i, arguments[i]);
     if (C10_UNLIKELY(call.foreign.has_value())) return elsewhere(handle, stack, n, *call.foreign);
+    const int64_t site = currentSite(), signal = currentSignal();
     auto& s = Stream::the();
+    Recorder recorder{handle, op, call, arguments, n};
     const Template* t = nullptr;
+    int64_t first = 0;
+    bool full = false;
+    uint32_t life;
     {
       std::lock_guard lock(s.mutex);
+      life = s.life;
       auto it = s.templates.find(call.key);
-      if (it != s.templates.end()) t = it->second.get();
+      if (C10_LIKELY(it != s.templates.end())) {
+        t = it->second.get();
+        if (C10_LIKELY(!t->dynamic)) {
+          checkInplace(op, *t);
+          first = recorder.append(s, t->id, static_cast<int64_t>(t->outputs.size()), site, signal);
+          full = s.batch.words.size() >= s.limit;
+          if (C10_UNLIKELY(full)) s.cut(0);
+        }
+      }
     }
-    Recorder recorder{handle, op, call, arguments, n};
-    if (C10_LIKELY(t && !t->dynamic)) {
-      checkInplace(op, *t);
-      return recorder.hit(stack, *t);
+    if (C10_UNLIKELY(!t || t->dynamic)) {
+      checkInplace(op, recorder.ask(stack, t, site, signal));
+      return;
     }
-    checkInplace(op, recorder.ask(stack, t));
+    recorder.give(stack, *t, first, life);
+    if (C10_UNLIKELY(full)) sendOutgoing();
   }
 
   void elsewhere(const c10::OperatorHandle& handle, Stack* stack, size_t n, c10::Device device) {
@@ -626,6 +640,8 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return at::eq(self, other).all().item<bool>();
 }
 
+bool sameSize(const at::Tensor& self, const at::Tensor& other) { return self.sizes() == other.sizes(); }
+
 void recordStream(at::Tensor&, at::Stream) {}
 
 }  // namespace
@@ -690,8 +706,9 @@ int64_t registerCapture() {
   own->impl("copy", copy);
   own->impl("_copy_from", copyFrom);
   own->impl("equal", equal);
+  own->impl("is_same_size", sameSize);
   own->impl("record_stream", recordStream);
-  int64_t count = 6;
+  int64_t count = 7;
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.getNamespace() != "aten") continue;
     auto handle = dispatcher.findSchema(name);

@@ -278,6 +278,18 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     s.tape = false;
   });
   m.def("tape_take", &tapeTake);
+  m.def("refresh_flags", [](bool flushDenormal) {
+    auto& context = at::globalContext();
+    int64_t flags = flushDenormal ? words::FLUSH_DENORMAL : 0;
+    if (context.allowTF32CuDNN()) flags |= words::TF32_CUDNN;
+    if (context.allowTF32CuBLAS()) flags |= words::TF32_CUBLAS;
+    const auto precision = context.float32MatmulPrecision();
+    if (precision == at::Float32MatmulPrecision::HIGH) flags |= words::MATMUL_HIGH;
+    if (precision == at::Float32MatmulPrecision::MEDIUM) flags |= words::MATMUL_MEDIUM;
+    auto& s = Stream::the();
+    std::lock_guard lock(s.mutex);
+    s.slowFlags = flags;
+  }, "Reads the flags that a setter may have changed; what is recorded from now on carries them.");
   m.def("forked", [] { return forked; });
   m.def("stats", &stats);
   m.def("value_id", [](const at::Tensor& t) -> int64_t {

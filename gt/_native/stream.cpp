@@ -69,6 +69,7 @@ void Stream::cut(int64_t verdict) {
 void Stream::end() {
   life++;
   nextSeq = 1;
+  for (auto& [key, t] : templates) retired.push_back(std::move(t));
   templates.clear();
   signals.clear();
   batch = Outgoing();

@@ -90,7 +90,10 @@ struct Stream {
   std::vector<std::unique_ptr<Meta>> metas;
   std::unordered_map<std::string, const Meta*> metaNumbers;
   std::unordered_map<std::string, std::unique_ptr<Template>> templates;
+  std::vector<std::unique_ptr<Template>> retired;  // of ended sessions: another thread may still read one
   std::unordered_map<std::string, int64_t> signals;
+
+  int64_t slowFlags = 0;  // the numeric flags that are dear to ask for: refreshed when they are set (gt/patches.py)
 
   bool tape = false;
   std::vector<TapeEntry> tapeEntries;
