@@ -276,7 +276,7 @@ def test_beats_go_on_while_an_operator_runs_and_the_queue_shows(shared: FakeDisp
         "w0",
         m.Batch(session, 1, 1, 1, 1, 0, [mm, definition(4, "ones", [["l", 1200, 1200], 6, 0, ["d"]])], [], words(4)),
     )
-    count = 200
+    count = 40
     for i in range(count):
         shared.send("w0", batch(session, 2 + i, 2 + i, 3, 1, 1))
     shared.send("w0", m.Sync(session, 2 + count, 1, False))
