@@ -50,7 +50,7 @@ native: $(DEPS) ## build the two C++ modules in place, both at once, only what c
 venv: native ## .venv with exact versions, GT installed editable, native parts built
 
 lint: venv ## ruff, mypy --strict, import contracts
-	$(BIN)/ruff check gt gt_runtime gt_top benchmarks examples tests setup.py
+	$(BIN)/ruff check gt gt_runtime gt_top benchmarks examples screenshots tests setup.py
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -184,7 +184,7 @@ def gpt_step(rounds: int) -> Iterator[Figure]:
 
         def run() -> float:
             for _ in range(steps):
-                loss = model(tokens, targets)
+                loss: Tensor = model(tokens, targets)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
