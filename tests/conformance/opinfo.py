@@ -35,7 +35,10 @@ UNSPECIFIED = frozenset({
 
 #: what a program can see of a result besides its numbers; how it came about (leaf, view) is the feature table's
 #: business
-IGNORED = frozenset({"kind", "leaf", "view", "shares", "offset", "strides"})
+IGNORED = frozenset({"kind", "leaf", "view", "shares", "offset", "strides", "conj", "neg"})
+
+#: of these, what tells how a result is laid out: differences are counted and listed, not held against the entry
+LAYOUT = frozenset({"strides", "conj", "neg"})
 
 #: operators that need no instruction: on the CPU they hand out their input again
 FREE = frozenset(
@@ -229,7 +232,7 @@ def _judge(
     rtol, atol = _tolerance(op, getattr(torch, options.dtype))
     found = compare.differences(expected, actual, rtol=rtol, atol=atol, ignore=IGNORED)
     entry.random += trace.random
-    if not found and compare.differences(expected, actual, rtol=rtol, atol=atol, ignore=IGNORED - {"strides"}):
+    if not found and compare.differences(expected, actual, rtol=rtol, atol=atol, ignore=IGNORED - LAYOUT):
         entry.strides += 1
     return found
 
