@@ -40,21 +40,14 @@ IGNORED = frozenset({"kind", "leaf", "view", "shares", "offset", "strides", "con
 #: of these, what tells how a result is laid out: differences are counted and listed, not held against the entry
 LAYOUT = frozenset({"strides", "conj", "neg"})
 
-#: operators that need no instruction: on the CPU they hand out their input again
-FREE = frozenset(
-    {
-        "detach",
-        "alias",
-        "lift",
-        "lift_fresh",
-        "conj",
-        "_conj",
-        "_neg_view",
-        "resolve_conj",
-        "resolve_neg",
-        "is_same_size",
-    }
-)
+#: operators that need no instruction: they hand out their input again, or are a fetch
+FREE = frozenset({
+    "detach", "alias", "lift", "lift_fresh", "conj", "_conj", "_neg_view", "resolve_conj", "resolve_neg", "is_same_size",
+    "_local_scalar_dense",
+})  # fmt: skip
+
+#: operators whose further tensor arguments live on the CPU whatever the device, by PyTorch's own rule
+CPU_ARGUMENTS = frozenset({"tensor_split"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +167,7 @@ def _run_sample(entry: Entry, op: OpInfo, sample: Any, index: int, device: str, 
         found = _judge(entry, op, expected, actual, trace, options)
         if trace.random and not found:
             found = _same_again(op, sample, device)
-        found += _judge_tape(entry, trace, tape)
+        found += _judge_tape(entry, trace, tape, {each.shape for each in _tensors(sample)})
     except Exception as error:
         if is_refusal(error):
             entry.refused += 1
@@ -196,7 +189,8 @@ class Call:
     def __init__(self, op: OpInfo, sample: Any, device: str) -> None:
         mover = Mover(device)
         self._op = op
-        self._args = [mover(each) for each in (sample.input, *sample.args)]
+        stays = Mover("cpu") if op.name in CPU_ARGUMENTS else mover
+        self._args = [mover(sample.input), *(stays(each) for each in sample.args)]
         self._kwargs = {name: mover(each) for name, each in sample.kwargs.items()}
 
     def __call__(self, backward: bool) -> dict[str, Any]:
@@ -206,6 +200,10 @@ class Call:
         result = self._op(*self._args, **self._kwargs)
         written = [tensor for tensor, version in zip(inputs, versions, strict=True) if _version(tensor) != version]
         return {"result": result, "written": written, "gradients": _gradients(result, inputs) if backward else []}
+
+
+def _tensors(sample: Any) -> list[torch.Tensor]:
+    return [each for each in flatten((sample.input, sample.args)) if isinstance(each, torch.Tensor)]
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -243,10 +241,11 @@ def _same_again(op: OpInfo, sample: Any, device: str) -> list[str]:
     return [f"one seed, two results: {each}" for each in compare.differences(one, two, rtol=0.0, atol=0.0)]
 
 
-def _judge_tape(entry: Entry, trace: Trace, tape: list[Any] | None) -> list[str]:
+def _judge_tape(entry: Entry, trace: Trace, tape: list[Any] | None, shapes: set[torch.Size]) -> list[str]:
     if tape is None:
         return []
-    expected = {name for name in trace.names if name not in FREE}
+    free = FREE | {"equal"} if len(shapes) > 1 else FREE  # tensors of different shapes are told apart without a look
+    expected = {name for name in trace.names if name not in free}
     ran = {bare(each.operator) for each in tape if each.ran and each.worker}
     if not expected:
         entry.free += 1
