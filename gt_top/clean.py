@@ -7,6 +7,8 @@ from dataclasses import replace
 from gt_runtime.telemetry.records import Event, SessionRecord, WorkerRecord
 from gt_top.units import number, plain, share
 
+_INT64 = 1 << 63
+
 
 def natural(text: str) -> tuple[object, ...]:
     """A key that sorts ``w2`` before ``w10``: prefix, number, whole text."""
@@ -16,27 +18,26 @@ def natural(text: str) -> tuple[object, ...]:
 
 
 def clean_worker(record: WorkerRecord) -> WorkerRecord:
-    """The record with every field of the type it promises: a feed may carry anything."""
-    return replace(
-        record,
-        id=plain(record.id) or "?",
-        state=plain(record.state) or "?",
-        host=plain(record.host) or None,
-        pid=whole(record.pid),
-        device=plain(record.device) or None,
-        device_name=plain(record.device_name) or None,
-        source=plain(record.source) or None,
-        utilisation=share(record.utilisation),
-        memory_used=whole(record.memory_used),
-        memory_total=whole(record.memory_total),
-        queue=whole(record.queue),
-        instr_rate=number(record.instr_rate),
-        instr_total=whole(record.instr_total),
-        heartbeat_age=number(record.heartbeat_age),
-        values=whole(record.values),
-        value_bytes=whole(record.value_bytes),
-        bytes_in_rate=number(record.bytes_in_rate),
-        bytes_out_rate=number(record.bytes_out_rate),
+    """The record with every field of the type it promises. By position: it runs for each worker of each frame."""
+    return WorkerRecord(
+        plain(record.id) or "?",
+        plain(record.state) or "?",
+        plain(record.host) or None,
+        whole(record.pid),
+        plain(record.device) or None,
+        plain(record.device_name) or None,
+        plain(record.source) or None,
+        share(record.utilisation),
+        whole(record.memory_used),
+        whole(record.memory_total),
+        whole(record.queue),
+        number(record.instr_rate),
+        whole(record.instr_total),
+        number(record.heartbeat_age),
+        whole(record.values),
+        whole(record.value_bytes),
+        number(record.bytes_in_rate),
+        number(record.bytes_out_rate),
     )
 
 
@@ -78,5 +79,7 @@ def clean_event(event: Event) -> Event:
 
 def whole(value: object) -> int | None:
     """A finite number cut to an integer, else None."""
+    if type(value) is int and -_INT64 <= value < _INT64:
+        return value
     known = number(value)
     return None if known is None else int(known)

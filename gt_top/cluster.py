@@ -88,8 +88,18 @@ class WorkerView:
     look: Look
     age: float | None
     gone: bool  # no longer in the feed; the record is its last
-    utilisation: History
     order: tuple[object, ...]
+    ring: Ring  # of utilisation; goes on filling, so ``utilisation`` is to be read at the tick
+
+    @property
+    def stamp(self) -> tuple[object, ...]:
+        """Equal for two views that look the same."""
+        return (self.record, self.look, int(self.age or 0), self.gone, self.ring.end)
+
+    @property
+    def utilisation(self) -> History:
+        """The last minute. Cut when it is asked for: only rows in sight are."""
+        return self.ring.history()
 
     @property
     def id(self) -> str:
@@ -105,8 +115,18 @@ class SessionView:
     age: float | None
     gone: bool
     duration: float | None
-    instr_rate: History
     order: tuple[object, ...]
+    ring: Ring  # of instructions a second; as a worker's
+
+    @property
+    def stamp(self) -> tuple[object, ...]:
+        """Equal for two views that look the same."""
+        return (self.record, self.look, int(self.age or 0), self.gone, self.ring.end, int(self.duration or 0))
+
+    @property
+    def instr_rate(self) -> History:
+        """The last minute, as a worker's."""
+        return self.ring.history()
 
     @property
     def id(self) -> str:
@@ -267,7 +287,7 @@ class Cluster:
         return max(1, min(_samples(), round(elapsed / _interval(frame))))
 
     def _fold_workers(self, records: Iterable[WorkerRecord], steps: int, now: float) -> None:
-        present = set()
+        present, moved = set(), False
         for raw in records:
             record = clean_worker(raw)
             present.add(record.id)
@@ -275,10 +295,14 @@ class Cluster:
             if tracked is None or tracked.record.pid != record.pid:  # an id may be used again by another process
                 tracked = _Tracked(record, Ring(_samples()), ())
                 self._workers[record.id] = tracked
+            if not tracked.order or tracked.record.host != record.host:
+                tracked.order = (natural(record.host or ""), natural(record.id))
+                moved = True
             tracked.record, tracked.gone_at = record, None
-            tracked.order = (natural(record.host or ""), natural(record.id))
             tracked.ring.append(None if record.state == Worker.LOST else record.utilisation, steps)
         _let_go(self._workers, present, now)
+        if moved:  # kept in order: a view needn't sort
+            self._workers = dict(sorted(self._workers.items(), key=lambda kt: kt[1].order))
 
     def _fold_sessions(self, records: Iterable[SessionRecord], steps: int, now: float) -> None:
         present = set()
@@ -291,6 +315,7 @@ class Cluster:
             tracked.record, tracked.gone_at = record, None
             tracked.ring.append(record.instr_rate, steps)
         _let_go(self._sessions, present, now)
+        self._sessions = dict(sorted(self._sessions.items(), key=lambda kt: kt[1].order))
 
     # --- the picture ---
 
@@ -301,8 +326,6 @@ class Cluster:
         look = self._look(age)
         workers = [self._worker_view(t, look, age or 0.0, now) for t in self._workers.values()]
         sessions = [self._session_view(t, look, age or 0.0, now) for t in self._sessions.values()]
-        workers.sort(key=lambda w: w.order)
-        sessions.sort(key=lambda s: s.order)
         uptime = None if frame is None else number(frame.uptime)
         return ClusterView(
             name=self._name,
@@ -342,7 +365,7 @@ class Cluster:
             own = Look.UNREACHABLE
         elif record.state == Worker.STALE:
             own = max(own, Look.STALE)
-        return WorkerView(record, max(own, look), age, gone, tracked.ring.history(), tracked.order)
+        return WorkerView(record, max(own, look), age, gone, tracked.order, tracked.ring)
 
     def _session_view(self, tracked: _Tracked[SessionRecord], look: Look, frame_age: float, now: float) -> SessionView:
         record, frame = tracked.record, self._frame
@@ -351,7 +374,7 @@ class Cluster:
         own = Look.UNREACHABLE if gone else max(look, _look_of(age))
         since = number(record.since)
         duration = None if since is None or frame is None else max(0.0, (number(frame.time) or 0.0) - since) + frame_age
-        return SessionView(record, own, age, gone, duration, tracked.ring.history(), tracked.order)
+        return SessionView(record, own, age, gone, duration, tracked.order, tracked.ring)
 
 
 def _samples() -> int:

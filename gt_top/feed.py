@@ -69,6 +69,14 @@ class Links(Protocol):
         """
         ...
 
+    def check(self, link: Link, seconds: float) -> None:
+        """Return if the dispatcher answers.
+
+        Raises:
+            Unreachable: it doesn't, within ``seconds``.
+        """
+        ...
+
 
 class LiveFeed:
     """Follows a cluster for ever: through silence, restarts and changes of address."""
@@ -103,7 +111,7 @@ class LiveFeed:
                     continue
                 try:
                     found = await in_thread(self._links.find)
-                    answer = await in_thread(self._links.snapshot, found, SNAPSHOT_SECONDS)
+                    await in_thread(self._links.check, found, SNAPSHOT_SECONDS)
                 except Unreachable as error:
                     yield [Unlinked(str(error))]
                     await asyncio.sleep(RETRY_SECONDS)
@@ -111,10 +119,8 @@ class LiveFeed:
                 if found.identity != link.identity:
                     socket.close(0)
                     socket = None
-                    continue
-                # It answers, but its feed is silent: the picture is as old as it is.
-                if snapshot := read_snapshot(answer):
-                    yield [Linked(link.name, link.front, fresh=False), Snapshot(None, snapshot.events)]
+                else:  # it answers, but its feed is silent: the picture stays as old as it is
+                    yield [Linked(link.name, link.front, fresh=False)]
         finally:
             context.destroy(0)
 

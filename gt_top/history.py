@@ -30,17 +30,21 @@ class History:
             return []
         length = max(1, -(-self.capacity // cells))
         last = (self.end - 1) // length  # number of the newest bucket
-        sums = [0.0] * cells
-        known = [0] * cells
-        first = self.end - len(self.samples)
-        for offset, sample in enumerate(self.samples):
-            if sample is None:
-                continue
-            cell = cells - 1 - (last - (first + offset) // length)
-            if cell >= 0:
-                sums[cell] += sample
-                known[cell] += 1
-        return [s / k if k else None for s, k in zip(sums, known, strict=True)]
+        first = self.end - len(self.samples)  # number of the oldest sample
+        means: list[float | None] = []
+        for bucket in range(last - cells + 1, last + 1):
+            start = bucket * length - first
+            part = self.samples[max(0, start) : max(0, start + length)]
+            means.append(_mean(part))
+        return means
+
+
+def _mean(samples: tuple[float | None, ...]) -> float | None:
+    """Over those that are known; None if none is."""
+    if None not in samples:
+        return sum(samples) / len(samples) if samples else None  # type: ignore[arg-type]  # none is None
+    known = [s for s in samples if s is not None]
+    return sum(known) / len(known) if known else None
 
 
 class Ring:
@@ -59,5 +63,11 @@ class Ring:
         self._samples.append(sample)
         self._end += max(1, steps)
 
+    @property
+    def end(self) -> int:
+        """How many samples ever went in."""
+        return self._end
+
     def history(self) -> History:
+        """The samples as of now."""
         return History(tuple(self._samples), self._end, self._samples.maxlen or 1)

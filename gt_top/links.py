@@ -53,6 +53,14 @@ class ClusterLinks:
         """
         return _request(link.front, "snapshot", seconds)
 
+    def check(self, link: Link, seconds: float) -> None:
+        """Return if the dispatcher answers.
+
+        Raises:
+            Unreachable: it doesn't.
+        """
+        _request(link.front, "status", seconds)
+
 
 def running() -> Sequence[Connection]:
     """Every cluster of this user's on this host, embedded ones included, oldest first.

@@ -6,8 +6,9 @@ NaN, infinite) is ``-`` and never 0, numbers outside their range are clamped.
 
 from __future__ import annotations
 
-import math
+import sys
 import unicodedata
+from functools import lru_cache
 
 UNKNOWN = "-"
 
@@ -17,6 +18,8 @@ COUNT_WIDTH = 5  # cells of the widest ``count``: "42.1k"
 AGE_WIDTH = 6  # cells of the widest ``age``: "23h59m"
 PERCENT_WIDTH = 4  # "100%"
 
+_LARGEST = sys.float_info.max
+_UNPRINTABLE = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -24,12 +27,10 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 def number(value: object) -> float | None:
     """``value`` if it is a finite number (not a bool), else None."""
-    if type(value) is int or type(value) is float:
-        try:
-            result = float(value)
-        except OverflowError:
-            return None
-        return result if math.isfinite(result) else None
+    if type(value) is float:
+        return value if -_LARGEST <= value <= _LARGEST else None  # NaN is neither
+    if type(value) is int:
+        return float(value) if -_LARGEST <= value <= _LARGEST else None
     return None
 
 
@@ -41,12 +42,14 @@ def share(value: object) -> float | None:
 
 def plain(text: object, limit: int = 256) -> str:
     """``text`` in one line without control characters, so that no name from a feed can steer the terminal."""
-    if not isinstance(text, str):
-        return ""
-    text = text[:limit]
+    return _plain(text[:limit]) if isinstance(text, str) else ""
+
+
+@lru_cache(maxsize=1 << 14)  # the same names come with every frame
+def _plain(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
-    return "".join("�" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") else c for c in text)
+    return "".join("�" if unicodedata.category(c) in _UNPRINTABLE else c for c in text)
 
 
 def size(value: object) -> str:

@@ -25,7 +25,7 @@ class _Record:
 
     @classmethod
     def unpack(cls, fields: Mapping[str, Any]) -> Self:
-        known = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]  # every subclass is a dataclass
+        known = cls.__dataclass_fields__  # type: ignore[attr-defined]  # every subclass is a dataclass
         return cls(**{k: v for k, v in fields.items() if k in known})
 
 

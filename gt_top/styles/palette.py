@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from rich.style import Style
 from textual.theme import BUILTIN_THEMES, Theme
@@ -16,7 +17,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 from gt_top.styles.roles import Role
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: styles are made once and kept
 class Palette:
     """One look. ``coloured`` False: the terminal's own two colours only."""
 
@@ -29,7 +30,18 @@ class Palette:
     styles: Mapping[Role, Style]
 
     def style(self, role: Role) -> Style:
+        """A role's own style, nothing under it."""
         return self.styles[role]
+
+    @cached_property
+    def on_base(self) -> Mapping[Role, Style]:
+        """Each role's style on the background."""
+        return {role: self.base + style for role, style in self.styles.items()}
+
+    @cached_property
+    def on_cursor(self) -> Mapping[Role, Style]:
+        """Each role's style in the selected row."""
+        return {role: self.base + self.styles[Role.CURSOR] + style for role, style in self.styles.items()}
 
     def style_colour(self, role: str) -> str:
         """The colour of a role as ``#rrggbb``."""

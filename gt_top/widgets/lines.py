@@ -4,8 +4,9 @@ painted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -19,16 +20,43 @@ from gt_top.widgets.glyphs import Glyphs, bar
 from gt_top.widgets.spans import Bar, Line, Span
 
 
-def segments_of(span: Span | Bar, palette: Palette, glyphs: Glyphs, base: Style, faded: bool) -> list[Segment]:
-    """A span with its style. ``base`` lies under it; a faded span has no colour of its own."""
-    if isinstance(span, Bar):
-        full, empty = bar(glyphs, span.share, span.cells)
-        role = Role.STALE if faded else span.role
-        return [Segment(full, base + palette.style(role)), Segment(empty, base + palette.style(Role.TRACK))]
-    text, role = span
-    if not text:
-        return []
-    return [Segment(text, base + palette.style(Role.STALE if faded and role is not Role.FAINT else role))]
+def strip_of(
+    line: Line,
+    width: int,
+    styles: Mapping[Role, Style],
+    glyphs: Glyphs,
+    *,
+    faded: bool = False,
+    end: Span | None = None,
+) -> Strip:
+    """``line`` as a strip of ``width`` cells: padded, or cut. ``end`` stands in the last cell. A faded line has one
+    colour.
+    """
+    texts: list[str] = []
+    roles: list[Role] = []
+    used = 0
+    for span in line:
+        if isinstance(span, Bar):
+            texts += bar(glyphs, span.share, span.cells)
+            roles += (Role.STALE if faded else span.role, Role.TRACK)
+            used += span.cells
+            continue
+        text, role = span
+        used += len(text) if text.isascii() else cell_len(text)
+        if texts and text.isspace():  # blanks have no colour: fewer segments are less to paint
+            texts[-1] += text
+        elif text:
+            texts.append(text)
+            roles.append(Role.STALE if faded and role is not Role.FAINT else role)
+    room = max(0, width - (1 if end else 0))
+    segments = [Segment(text, styles[role]) for text, role in zip(texts, roles, strict=True)]
+    if used > room:
+        segments = [*Strip(segments, used).crop(0, room)]
+    elif used < room:
+        segments.append(Segment(" " * (room - used), styles[Role.TEXT]))
+    if end is not None and width > 0:
+        segments.append(Segment(end[0], styles[end[1]]))
+    return Strip(segments, width)
 
 
 class Lines(Widget):
@@ -63,7 +91,8 @@ class Lines(Widget):
 
     def _paint(self) -> None:
         width, height = self.size
-        strips = [self._strip(self._spans[y] if y < len(self._spans) else (), width) for y in range(height)]
+        styles, spans = self._palette.on_base, self._spans
+        strips = [strip_of(spans[y] if y < len(spans) else (), width, styles, self._glyphs) for y in range(height)]
         if len(strips) != len(self._strips):
             self._strips = strips
             self.refresh()
@@ -72,11 +101,6 @@ class Lines(Widget):
         if changed:
             self._strips = strips
             self.refresh(*(Region(0, y, width, 1) for y in changed))
-
-    def _strip(self, line: Line, width: int) -> Strip:
-        base = self._palette.base
-        segments = [s for span in line for s in segments_of(span, self._palette, self._glyphs, base, False)]
-        return Strip(segments).adjust_cell_length(width, base)
 
     def render_line(self, y: int) -> Strip:
         """Line ``y`` as it was last composed."""

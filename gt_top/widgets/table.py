@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from rich.segment import Segment
 from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
@@ -22,7 +21,7 @@ from gt_top.styles.palette import Palette
 from gt_top.styles.roles import Role
 from gt_top.widgets.columns import GAP, Column, Layout, layout
 from gt_top.widgets.glyphs import Glyphs, fit
-from gt_top.widgets.lines import segments_of
+from gt_top.widgets.lines import strip_of
 from gt_top.widgets.spans import Bar, Line, Span, width_of
 
 HEAD = 2  # lines above the rows: rule and headings
@@ -30,10 +29,13 @@ MARGIN = 2  # cells left of the first column: the cursor's sign
 
 
 class Row(Protocol):
-    """Whatever a table shows: it has an id, and says how far it can be trusted."""
+    """Whatever a table shows: ``id`` says which it is, ``stamp`` is equal as long as it looks the same."""
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def stamp(self) -> tuple[object, ...]: ...
 
 
 R = TypeVar("R", bound=Row)
@@ -102,6 +104,7 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         self._measured: set[str] = set()
         self._layout: Layout[R] = Layout((), 0)
         self._lines: list[Strip] = []
+        self._drawn: dict[str, tuple[tuple[object, ...], Strip]] = {}  # rows in sight, and what they were drawn from
 
     # --- what is shown ---
 
@@ -125,6 +128,7 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         """Draw with another palette."""
         self._palette, self._glyphs = palette, glyphs
         self._lines = []
+        self._drawn.clear()
         self._paint()
 
     def sort_by(self, order: Order) -> None:
@@ -191,7 +195,10 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
             for row in in_sight if c.lively else fresh:
                 self._wanted[c.key] = max(self._wanted.get(c.key, 0), width_of(c.cell(row, c.most, self._glyphs)))
         self._measured.update(r.id for r in fresh)
-        self._layout = layout(self.columns, self._inner_width, self._wanted)
+        found = layout(self.columns, self._inner_width, self._wanted)
+        if found != self._layout:
+            self._layout = found
+            self._drawn.clear()
 
     @property
     def _inner_width(self) -> int:
@@ -206,6 +213,7 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         """Lay out anew; the cursor stays in sight."""
         self._wanted.clear()
         self._measured.clear()
+        self._drawn.clear()
         self._lines = []
         self._arrange()
         self._keep_in_sight()
@@ -215,7 +223,8 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
     def _paint(self) -> None:
         """Compose all lines in sight and repaint those that differ."""
         height = self.size.height
-        lines = [self._line(y) for y in range(height)]
+        before, self._drawn = self._drawn, {}
+        lines = [self._line(y, before) for y in range(height)]
         if len(lines) != len(self._lines):
             self._lines = lines
             LineTable.repainted += height
@@ -243,14 +252,20 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         super().watch_has_focus(value)
         self._paint()
 
-    def _line(self, y: int) -> Strip:
+    def _line(self, y: int, drawn: dict[str, tuple[tuple[object, ...], Strip]]) -> Strip:
+        """Line ``y``; a row that looks as when it was ``drawn`` last is not drawn again."""
         if y == 0:
             return self._rule()
         if y == 1:
             return self._headings()
         position = y - HEAD + self.scroll_offset.y
         if position < len(self._rows):
-            return self._row(self._rows[position], self._thumb(y))
+            row, thumb = self._rows[position], self._thumb(y)
+            stamp = (*row.stamp, row.id == self.cursor, self.has_focus, thumb)
+            known = drawn.get(row.id)
+            strip = known[1] if known is not None and known[0] == stamp else self._row(row, thumb)
+            self._drawn[row.id] = (stamp, strip)
+            return strip
         if not self._rows and y == HEAD:
             text = f"no match for “{self.filter}”" if self.filter and self._all else self.empty
             return self._strip([(" " * MARGIN, Role.TEXT), (text, Role.DIM)])
@@ -308,9 +323,10 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         g = self._glyphs
         under = row.id == self.cursor
         spans: list[Span | Bar] = [(f"{g.cursor} " if under and self.has_focus else "  ", Role.ACCENT)]
-        for p in self._layout.placed:
+        for i, p in enumerate(self._layout.placed):
+            if i:
+                spans.append((" " * GAP, Role.TEXT))
             spans += _aligned(p.column.cell(row, p.width, g), p.width, p.column.right, g)
-            spans.append((" " * GAP, Role.TEXT))
         return self._strip(spans, faded=self._faded(row), under=under and self.has_focus, end=thumb)
 
     def _thumb(self, y: int) -> Span:
@@ -324,14 +340,9 @@ class LineTable(ScrollView, Generic[R], can_focus=True):
         return (self._glyphs.thumb, Role.DIM) if on else (self._glyphs.thumb_track, Role.FAINT)
 
     def _strip(self, spans: Line, *, faded: bool = False, under: bool = False, end: Span | None = None) -> Strip:
-        """Spans as one strip of the widget's width."""
-        width = self.size.width
-        base = self._palette.base + self._palette.style(Role.CURSOR) if under else self._palette.base
-        segments = [s for span in spans for s in segments_of(span, self._palette, self._glyphs, base, faded)]
-        strip = Strip(segments).adjust_cell_length(max(0, width - (1 if end else 0)), base)
-        if end is not None and width > 0:
-            strip = Strip([*strip, Segment(end[0], self._palette.base + self._palette.style(end[1]))], width)
-        return strip
+        """Spans as one strip of the widget's width. The scroll bar keeps to the background."""
+        styles = self._palette.on_cursor if under else self._palette.on_base
+        return strip_of(spans, self.size.width, styles, self._glyphs, faded=faded, end=end)
 
     # --- moving ---
 
