@@ -258,9 +258,6 @@ class Executor {
 
   py::object broken(const std::string& name, const std::string& why) { return packed(of(name).breakSession(why)); }
   py::object unreported(const std::string& name) { return packed(of(name).unreported()); }
-  py::object overMemory(const std::string& name, int64_t bytes, const std::string& what) {
-    return packed(of(name).overMemory(bytes, what));
-  }
   py::bytes trace(const std::string& name) {
     const auto words = of(name).takeTrace();
     return py::bytes(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(int64_t));
@@ -308,7 +305,7 @@ class Executor {
   py::object keep(Session& session, int64_t id, const Meta& layout, const char* what, const std::function<at::Tensor()>& make) {
     const std::string described = what + shapeText(layout.dtype, layout.sizes);
     const int64_t bytes = *extent(layout.sizes, layout.strides, 0) * static_cast<int64_t>(c10::elementSize(layout.dtype));
-    auto failure = session.overMemory(bytes, described);
+    auto failure = session.fits(bytes) ? FailurePtr() : session.overMemory(bytes, described);
     if (!failure) {
       py::gil_scoped_release release;
       Below below;
@@ -402,7 +399,6 @@ PYBIND11_MODULE(_executor, m) {
       .def("free", &Executor::free)
       .def("broken", &Executor::broken)
       .def("unreported", &Executor::unreported)
-      .def("over_memory", &Executor::overMemory)
       .def("trace", &Executor::trace)
       .def("instructions", &Executor::instructions)
       .def("stats", &Executor::stats);

@@ -104,9 +104,11 @@ class Session {
     return nullptr;
   }
 
-  FailurePtr overMemory(int64_t bytes, const std::string& what) {
-    const bool mine = cap_ > 0 && values.bytes() + bytes > cap_;
-    if (!mine && (shared_.limit <= 0 || shared_.bytes.get() + bytes <= shared_.limit)) return nullptr;
+  bool fits(int64_t bytes) const { return fitsCap(bytes) && (shared_.limit <= 0 || shared_.bytes.get() + bytes <= shared_.limit); }
+
+  // Why `bytes` more don't fit.
+  FailurePtr overMemory(int64_t bytes, const std::string& what) const {
+    const bool mine = !fitsCap(bytes);
     auto failure = std::make_shared<Failure>();
     failure->kind = kinds::MEMORY;
     failure->type = "OutOfMemoryError";
@@ -160,6 +162,8 @@ class Session {
   Values values;
 
  private:
+  bool fitsCap(int64_t bytes) const { return cap_ <= 0 || values.bytes() + bytes <= cap_; }
+
   FailurePtr protocolFailure(const std::string& why) const {
     auto failure = std::make_shared<Failure>();
     failure->kind = kinds::PROTOCOL;
@@ -240,8 +244,8 @@ class Session {
 
   void execute(Template& t, Cursor& cursor) {
     if (t.refusal) return fail(t, located(std::make_shared<Failure>(*t.refusal), t), cursor);
-    if (t.output_bytes > 0)
-      if (auto failure = overMemory(t.output_bytes, t.name + " of " + inputShapes())) return fail(t, located(failure, t), cursor);
+    if (C10_UNLIKELY(!fits(t.output_bytes)) && t.output_bytes > 0)
+      return fail(t, located(overMemory(t.output_bytes, t.name + " of " + inputShapes()), t), cursor);
     try {
       if (t.flags & words::RANDOM) seed(t);
       call(t);
@@ -425,11 +429,10 @@ class Session {
       check(result, t);
       if (!t.bytes_known) bytes += static_cast<int64_t>(result.storage().nbytes());
     }
-    if (bytes > 0)  // only now known
-      if (auto failure = overMemory(t.view ? 0 : bytes, t.name + " of " + inputShapes())) {
-        results_.clear();
-        return fail(t, located(failure, t), cursor);
-      }
+    if (C10_UNLIKELY(bytes > 0 && !t.view && !t.identity && !fits(bytes))) {  // only now known
+      results_.clear();
+      return fail(t, located(overMemory(bytes, t.name + " of " + inputShapes()), t), cursor);
+    }
     if (want_verdict_) {
       verdict_ = Verdict{};
       for (const auto& result : results_)
