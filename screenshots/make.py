@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import os
 import re
 import sys
@@ -19,22 +20,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from gt_top.app import GtTop, Options  # noqa: E402
-from gt_top.widgets.glyphs import ASCII, BLOCKS  # noqa: E402
+from gt_top.widgets.glyphs import BLOCKS  # noqa: E402
 from tests.top.fakes import FakeClock, ScriptedFeed, story  # noqa: E402
 
 #: name -> (columns, lines, theme, keys, story's arguments)
 SHOTS: dict[str, tuple[int, int, str, str, dict[str, Any]]] = {
-    "workers": (120, 36, "dark", "", {}),
+    "workers": (120, 34, "dark", "", {}),
     "workers-80": (80, 24, "dark", "", {}),
     "workers-200": (200, 60, "dark", "", {"workers": 64, "sessions": 5}),
-    "workers-light": (120, 30, "light", "", {}),
-    "workers-contrast": (120, 30, "contrast", "", {}),
-    "workers-mono": (120, 30, "mono", "", {}),
-    "demo": (100, 30, "dark", "", {"workers": 4, "sessions": 2, "cpu": True}),
-    "help": (100, 40, "dark", "f1", {}),
-    "sort": (100, 30, "dark", "s", {}),
-    "filter": (100, 24, "dark", "slash n o d e 2", {}),
-    "ascii": (100, 24, "mono", "", {}),
+    "workers-light": (120, 34, "light", "", {}),
+    "demo": (100, 28, "dark", "", {"workers": 4, "sessions": 2, "cpu": True}),
+    "help": (100, 44, "dark", "f1", {}),
 }
 
 
@@ -42,9 +38,8 @@ async def shoot(name: str) -> str:
     """One picture as SVG."""
     columns, lines, theme, keys, told = SHOTS[name]
     feed = ScriptedFeed(story(**told))
-    glyphs = ASCII if name == "ascii" else BLOCKS
     clock = FakeClock()
-    app = GtTop(lambda _: feed, glyphs, Options(theme=theme), cluster="lab-a", clock=clock, ticking=False)
+    app = GtTop(lambda _: feed, BLOCKS, Options(theme=theme), cluster="lab-a", clock=clock, ticking=False)
     async with app.run_test(size=(columns, lines)) as pilot:
         await pilot.pause()
         clock.now += 0.4
@@ -64,10 +59,11 @@ def tidy(svg: str) -> str:
 
 
 def to_png(svg: Path) -> None:
-    """The same as PNG, twice the size for sharp screens."""
+    """The same as PNG, larger where it is small, for sharp screens."""
     import resvg_py
 
-    svg.with_suffix(".png").write_bytes(bytes(resvg_py.svg_to_bytes(svg_path=str(svg), zoom=2)))
+    zoom = 1.5 if svg.stat().st_size < 150_000 else 1
+    svg.with_suffix(".png").write_bytes(bytes(resvg_py.svg_to_bytes(svg_path=str(svg), zoom=zoom)))
 
 
 def main() -> int:
@@ -76,13 +72,17 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent)
     parser.add_argument("--no-png", action="store_true")
     options = parser.parse_args()
+    png = not options.no_png
+    if png and importlib.util.find_spec("resvg_py") is None:
+        print("no PNG: `pip install resvg-py` makes them too", file=sys.stderr)
+        png = False
     os.environ["TZ"] = "UTC"
     time.tzset()
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.names or SHOTS:
         path = options.out / f"{name}.svg"
         path.write_text(asyncio.run(shoot(name)))
-        if not options.no_png:
+        if png:
             to_png(path)
         print(path)
     return 0

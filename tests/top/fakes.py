@@ -129,9 +129,9 @@ def frame(
     return dataclasses.replace(record, **changes)
 
 
-def events() -> list[Event]:
+def events(cpu: bool = False) -> list[Event]:
     """What happened in the story so far."""
-    told = (
+    told: tuple[tuple[float, str, str, str, str], ...] = (
         (-8040.0, "started", "", "", "dispatcher ready, 8 workers asked for"),
         (-8039.0, "joined", "w0", "", "cuda:0 on node1"),
         (-8038.5, "joined", "w1", "", "cuda:1 on node1"),
@@ -140,15 +140,21 @@ def events() -> list[Event]:
         (-41.0, "draining", "w5", "root", "swap riser"),
         (-6.0, "lost", "w6", "", "no heartbeat for 1.8 s; 1,386 values gone"),
     )
-    return [
-        Event(e, seq=i + 1, time=START + 60 + at, subject=s, who=w, text=t) for i, (at, e, s, w, t) in enumerate(told)
-    ]
+    if cpu:
+        told = (
+            (-8042.0, "started", "", "", "dispatcher ready, 4 workers asked for"),
+            *((-8040.0 + i, "joined", f"w{i}", "", "cpu on laptop") for i in range(4)),
+            (-7201.0, "session_opened", "s2", "grace", "digits.py, pid 52427"),
+            (-3661.0, "session_opened", "s1", "ada", "train_gpt.py, pid 52310"),
+        )
+    when = START + 60
+    return [Event(e, seq=i + 1, time=when + at, subject=s, who=w, text=t) for i, (at, e, s, w, t) in enumerate(told)]
 
 
 def story(workers: int = 8, sessions: int = 3, steps: int = 120, cpu: bool = False) -> list[Item]:
     """A minute in a cluster's life: one worker draining, one lost, one that reports no figures."""
     make = cpu_worker if cpu else gpu_worker
-    items: list[Item] = [Linked("lab-a", "ipc:///run/gt/lab-a/front.sock"), *events()]
+    items: list[Item] = [Linked("lab-a", "ipc:///run/gt/lab-a/front.sock"), *events(cpu)]
     for step in range(steps):
         pool = [make(i, step) for i in range(workers)]
         if workers >= 8 and not cpu:
