@@ -87,7 +87,7 @@ def _look(tensor: torch.Tensor, expected: str, host: bool) -> Seen:
         dtype=str(tensor.dtype),
         shape=tuple(tensor.shape),
         strides=tuple(tensor.stride()) if strided else None,
-        offset=tensor.storage_offset() if strided else None,
+        offset=int(tensor.storage_offset()) if strided else None,
         requires_grad=tensor.requires_grad,
         leaf=tensor.is_leaf,
         view=tensor._is_view(),
@@ -189,5 +189,5 @@ def _same(one: Any, two: Any, rtol: float | None, atol: float | None) -> bool:
         return one.dtype == two.dtype and one.shape == two.shape and bool(numpy.allclose(one, two, equal_nan=True))
     if isinstance(one, float | complex):
         relative, absolute = (1.3e-6 if rtol is None else rtol), (1e-5 if atol is None else atol)
-        return one == two or (one != one and two != two) or abs(one - two) <= absolute + relative * abs(one)
+        return bool(one == two or (one != one and two != two) or abs(one - two) <= absolute + relative * abs(one))
     return bool(one == two)

@@ -42,8 +42,8 @@ LAYOUT = frozenset({"strides", "conj", "neg"})
 
 #: operators that need no instruction: they hand out their input again, or are a fetch
 FREE = frozenset({
-    "detach", "alias", "lift", "lift_fresh", "conj", "_conj", "_neg_view", "resolve_conj", "resolve_neg", "is_same_size",
-    "_local_scalar_dense",
+    "detach", "alias", "lift", "lift_fresh", "conj", "_conj", "_neg_view", "resolve_conj", "resolve_neg",
+    "is_same_size", "_local_scalar_dense",
 })  # fmt: skip
 
 #: operators whose further tensor arguments live on the CPU whatever the device, by PyTorch's own rule
@@ -128,7 +128,7 @@ class Trace(TorchDispatchMode):
     """What the CPU runs for a call: names of operators, and whether one of them draws random numbers."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names: list[str] = []
         self.random = False
 
@@ -296,8 +296,6 @@ def _tape(device: str) -> Iterator[list[Any] | None]:
 
 def _say(entry: Entry, index: int, sample: Any, found: list[str]) -> None:
     if len(entry.details) < MAX_DETAILS:
-        shapes = Counter(
-            str(tuple(t.shape)) for t in flatten((sample.input, sample.args)) if isinstance(t, torch.Tensor)
-        )
+        shapes = Counter(str(tuple(tensor.shape)) for tensor in _tensors(sample))
         named = ", ".join(f"{key}={value!r}"[:60] for key, value in sample.kwargs.items())
         entry.details.append(f"sample {index} ({' '.join(shapes)}; {named}): {'; '.join(found)[:700]}")

@@ -80,7 +80,7 @@ class Mover:
         if plain.is_conj():
             return self._values(plain.conj()).conj()
         if plain.is_neg():
-            return self._values(torch._neg_view(plain))._neg_view()  # type: ignore[attr-defined, no-any-return]
+            return self._values(torch._neg_view(plain))._neg_view()
         key = (plain.untyped_storage()._cdata, plain.dtype)
         if key not in self._storages and self._owns_its_storage(plain):
             self._alive.append(plain)

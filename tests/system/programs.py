@@ -15,7 +15,7 @@ PROGRAM_SECONDS = 120.0  # importing torch and starting a cluster on a machine t
 SIGNALS = {2: "SIGINT", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
 
 
-def start(text: str, *arguments: str, core: int | None = None, **more: str) -> subprocess.Popen[str]:
+def start(text: str, *arguments: str, core: int | None = None, **more: Any) -> subprocess.Popen[str]:
     """The program ``text`` as a process in a session of its own; ``core`` pins it (and what it starts) to one core."""
     pin = None if core is None else (lambda: os.sched_setaffinity(0, {core}))
     return subprocess.Popen(
@@ -42,7 +42,7 @@ def finish(process: subprocess.Popen[str], seconds: float = PROGRAM_SECONDS) -> 
     return process.returncode, out, err
 
 
-def run(text: str, *arguments: str, status: int = 0, core: int | None = None, **more: str) -> str:
+def run(text: str, *arguments: str, status: int = 0, core: int | None = None, **more: Any) -> str:
     """Run ``text`` to its end, check its exit status, and give back its stdout."""
     code, out, err = finish(start(text, *arguments, core=core, **more))
     shown = SIGNALS.get(-code, str(code))
@@ -50,6 +50,6 @@ def run(text: str, *arguments: str, status: int = 0, core: int | None = None, **
     return out
 
 
-def facts(text: str, *arguments: str, **more: str) -> Any:
+def facts(text: str, *arguments: str, **more: Any) -> Any:
     """What the program prints last, as JSON."""
     return json.loads(run(text, *arguments, **more).strip().splitlines()[-1])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any
 
 import pytest
 
 from tests.system.clusters import until
 from tests.system.programs import facts, finish, run, start
 
-ONE = {"GT_WORKERS": "1"}
+ONE: Any = {"GT_WORKERS": "1"}
 
 FORK = """
 import json, os, sys, time
