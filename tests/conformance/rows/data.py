@@ -109,4 +109,4 @@ def split(d: str) -> Any:
 @row(GROUP)
 def collate_keeps_cpu(d: str) -> Any:
     x, _ = next(iter(DataLoader(Squares(), batch_size=2)))
-    return Host(x), x.to(d)
+    return Host(x), x.to(d, copy=True)

@@ -159,7 +159,7 @@ IN_PLACE: dict[str, Callable[[torch.Tensor], Any]] = {
     "masked_fill_": lambda t: t.masked_fill_(t > 0, 0),
     "copy_": lambda t: t.copy_(t.flip(0)),
     "exp_relu_sigmoid": lambda t: t.exp_().relu_().sigmoid_(),
-    "addmm_": lambda t: t.addmm_(t[:, :4], t),
+    "addmm_": lambda t: t.addmm_(t[:, :4].clone(), t.clone()),
     "addcmul_": lambda t: t.addcmul_(t, t, value=0.5),
     "lerp_": lambda t: t.lerp_(t.flip(1), 0.25),
     "scatter_": lambda t: t.scatter_(1, torch.zeros(4, 1, dtype=torch.int64, device=t.device), 9.0),
