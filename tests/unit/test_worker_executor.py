@@ -562,6 +562,31 @@ def test_the_workers_limit() -> None:
     )
 
 
+def test_memory_that_nobody_foretold(harness: Harness) -> None:
+    """The client doesn't say what comes out: the allocator refuses before the host pays, results and temporaries alike."""
+    harness.executor.open("s", 1 << 20)
+    x = harness.put(X)
+    repeat = harness.define("repeat", [T, ["l", 1 << 30, 100]], [X])
+    failure = harness.failure(harness.run([repeat, x]))
+    assert failure[:2] == ["memory", "OutOfMemoryError"] and failure[3] == "aten::repeat.default"
+    assert "asked for 4.7 TiB (aten::repeat.default of float32[3, 4]); it holds 48 B of its 1.0 MiB cap" in failure[2]
+    small = harness.define("repeat", [T, ["l", 2, 1]], [X])
+    assert torch.equal(harness.get(harness.run([small, x])), X.repeat(2, 1))
+    torch.empty(1 << 20)  # outside of instructions nothing is bounded
+
+
+def test_the_first_run_teaches_number_and_bytes(harness: Harness) -> None:
+    harness.executor.open("s", 4 * X.nbytes)
+    x = harness.put(X)
+    template = harness.define("_foreach_mul", [["l", T, T], ["f"]], [X, X], overload="Scalar")
+    first = harness.run([template, x, x, float_word(2)], 2)
+    assert torch.equal(harness.get(first + 1), X * 2)
+    failed = harness.run([template, x, x, float_word(2)], 2)
+    assert f"asked for {2 * X.nbytes} B" in harness.failure(failed)[2], "both results, before it runs"
+    harness.run(free(first, first + 1), 0)
+    assert torch.equal(harness.get(harness.run([template, x, x, float_word(3)], 2)), X * 3)
+
+
 def test_an_allocation_that_fails(harness: Harness) -> None:
     huge = [6, [1 << 50], [1], 0]
     first = harness.run([harness.define("zeros", [["l", 1 << 50], 6, 0, ["d"], None], [], [None])])
@@ -767,7 +792,7 @@ WORD = st.one_of(
     st.integers(0, 12),
     st.builds(lambda code, count: order(Order(code), count), st.integers(1, 4), st.integers(0, 4)),
     st.builds(lambda code, count: ~(code | count << 8), st.integers(0, 255), st.integers(0, 1 << 40)),
-    st.builds(lambda t, site: t | site << 32, st.integers(0, 8), st.integers(0, 1 << 31)),
+    st.builds(lambda t, site: t | site << 32, st.integers(0, 8), st.integers(0, (1 << 31) - 1)),
     st.integers(-(1 << 63), (1 << 63) - 1),
     st.just(float_word(math.nan)),
 )

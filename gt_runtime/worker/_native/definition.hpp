@@ -54,7 +54,7 @@ struct Template {
   std::vector<bool> shielded;    // tensor arguments that the kernel writes although its schema says it doesn't: they get a copy
   int64_t output_ids = 0;        // how many ids an instruction takes: one a returned tensor, defined or not
   int64_t output_bytes = 0;      // what the outputs will weigh; 0 if unknown or nothing new
-  bool bytes_known = false;
+  bool learns = false;           // the client doesn't know its outputs: the first run tells number and bytes
   FailurePtr refusal;            // never run: every instruction fails with this
 
   int64_t words() const { return 1 + input_count + literal_words + (flags & words::RANDOM ? 2 : 0); }
@@ -399,7 +399,8 @@ inline void resolve(Template& t, const std::string& base, const std::string& ove
 }
 
 inline void readOutputs(Template& t, py::handle metas) {
-  if (metas.is_none()) {  // the client has no prediction: then none of the results is a list
+  if (metas.is_none()) {  // told by the first run; if that fails, lists count as nothing
+    t.learns = true;
     if (t.op)
       for (const auto& result : t.op->schema().returns()) t.output_ids += result.type()->kind() == c10::TypeKind::TensorType;
     else
@@ -416,7 +417,6 @@ inline void readOutputs(Template& t, py::handle metas) {
     bytes += *extent(meta.sizes, meta.strides, 0) * static_cast<int64_t>(c10::elementSize(meta.dtype));
     if (bytes > kMaxElements) bytes = kMaxElements;
   }
-  t.bytes_known = !dynamic;
   const bool aliases = t.view || t.identity;
   t.output_bytes = dynamic || aliases ? 0 : bytes;
 }

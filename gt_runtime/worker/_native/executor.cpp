@@ -68,6 +68,7 @@ struct View {  // a Python buffer, held while the GIL is released
 class Executor {
  public:
   Executor(std::string worker, const std::string& device, int64_t limit) : shared_(std::move(worker), c10::Device(device), limit) {
+    if (shared_.device.is_cpu()) BoundedAllocator::install();
     shared_.others = [this](const std::string& name) { return othersOf(name); };
   }
 

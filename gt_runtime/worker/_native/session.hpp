@@ -11,6 +11,8 @@
 
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "allowance.hpp"
 #include "definition.hpp"
 #include "failure.hpp"
 #include "layout.hpp"
@@ -162,6 +165,14 @@ class Session {
   Values values;
 
  private:
+  // Bytes that may still be allocated; on other devices than the CPU their allocators decide.
+  int64_t left() const {
+    int64_t most = std::numeric_limits<int64_t>::max();
+    if (cap_ > 0) most = cap_ - values.bytes();
+    if (shared_.limit > 0) most = std::min(most, shared_.limit - shared_.bytes.get());
+    return most;
+  }
+
   bool fitsCap(int64_t bytes) const { return cap_ <= 0 || values.bytes() + bytes <= cap_; }
 
   FailurePtr protocolFailure(const std::string& why) const {
@@ -246,6 +257,7 @@ class Session {
     if (t.refusal) return fail(t, located(std::make_shared<Failure>(*t.refusal), t), cursor);
     if (C10_UNLIKELY(!fits(t.output_bytes)) && t.output_bytes > 0)
       return fail(t, located(overMemory(t.output_bytes, t.name + " of " + inputShapes()), t), cursor);
+    Allowance allowance(left());
     try {
       if (t.flags & words::RANDOM) seed(t);
       call(t);
@@ -253,6 +265,7 @@ class Session {
     } catch (...) {
       auto failure = std::make_shared<Failure>();
       describeCurrentException(*failure);
+      if (Allowance::refused() > 0) failure = overMemory(Allowance::refused(), t.name + " of " + inputShapes());
       fail(t, located(failure, t), cursor);
     }
     stack_.clear();
@@ -421,17 +434,21 @@ class Session {
       }
     }
     stack_.clear();
-    TORCH_CHECK(static_cast<int64_t>(results_.size()) == t.output_ids, t.name, " gave ", results_.size(), " tensors where ", t.output_ids,
-                " were expected");
-    int64_t bytes = 0;
-    for (auto& result : results_) {
-      if (!result.defined()) continue;
-      check(result, t);
-      if (!t.bytes_known) bytes += static_cast<int64_t>(result.storage().nbytes());
-    }
-    if (C10_UNLIKELY(bytes > 0 && !t.view && !t.identity && !fits(bytes))) {  // only now known
-      results_.clear();
-      return fail(t, located(overMemory(bytes, t.name + " of " + inputShapes()), t), cursor);
+    TORCH_CHECK(t.learns || static_cast<int64_t>(results_.size()) == t.output_ids, t.name, " gave ", results_.size(), " tensors where ",
+                t.output_ids, " were expected");
+    for (auto& result : results_)
+      if (result.defined()) check(result, t);
+    if (C10_UNLIKELY(t.learns || (t.flags & words::DYNAMIC))) {
+      const int64_t bytes = newBytes(t);
+      if (bytes > 0 && !fits(bytes)) {
+        results_.clear();
+        return fail(t, located(overMemory(bytes, t.name + " of " + inputShapes()), t), cursor);
+      }
+      if (t.learns) {
+        t.output_ids = static_cast<int64_t>(results_.size());
+        t.output_bytes = t.flags & words::DYNAMIC ? 0 : bytes;
+        t.learns = false;
+      }
     }
     if (want_verdict_) {
       verdict_ = Verdict{};
@@ -444,6 +461,22 @@ class Session {
     }
     results_.clear();
     ran_ = true;
+  }
+
+  // Bytes of the results' storages that no input has, each once.
+  int64_t newBytes(const Template& t) const {
+    if (t.identity) return 0;
+    std::vector<const void*> seen;
+    for (const auto* input : inputs_) seen.push_back(input->storage().unsafeGetStorageImpl());
+    int64_t bytes = 0;
+    for (const auto& result : results_) {
+      if (!result.defined()) continue;
+      const void* storage = result.storage().unsafeGetStorageImpl();
+      if (std::find(seen.begin(), seen.end(), storage) != seen.end()) continue;
+      seen.push_back(storage);
+      bytes += static_cast<int64_t>(result.storage().nbytes());
+    }
+    return bytes;
   }
 
   // Values are dense tensors on the worker's device without lazy bits.
