@@ -563,7 +563,7 @@ def test_the_workers_limit() -> None:
 
 
 def test_memory_that_nobody_foretold(harness: Harness) -> None:
-    """The client doesn't say what comes out: the allocator refuses before the host pays, results and temporaries alike."""
+    """The client doesn't say what comes out: the allocator refuses before the host pays."""
     harness.executor.open("s", 1 << 20)
     x = harness.put(X)
     repeat = harness.define("repeat", [T, ["l", 1 << 30, 100]], [X])
