@@ -5,6 +5,7 @@ The module object below is what torch calls ``torch.mux``. Names of torch that a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import types
 from typing import Any
@@ -57,9 +58,22 @@ def _module() -> types.ModuleType:
         check(device)
         generator().set_state(new_state)
 
+    def stream(stream: Any) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()  # there is one stream: what is issued later runs later
+
+    def current_stream(device: Any = None) -> torch.Stream:
+        check(device)
+        return torch.Stream(device=torch.device(NAME, 0))
+
+    def event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
+        if interprocess:
+            raise errors.NotSupported("an event shared between processes", "events count this program's instructions", "use an event of each process")
+        return torch.Event(torch.device(NAME, 0), enable_timing=enable_timing, blocking=blocking)
+
     functions: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
+        "_initialized": True,  # torch.utils.checkpoint asks, before it keeps the random state
         "init": lambda: None,
         "device_count": lambda: 1,
         "current_device": lambda: 0,
@@ -68,6 +82,11 @@ def _module() -> types.ModuleType:
         "get_device_name": lambda device=None: "GT mux",
         "get_device_capability": lambda device=None: (0, 0),
         "synchronize": synchronize,
+        "Stream": current_stream,
+        "Event": event,
+        "stream": stream,
+        "current_stream": current_stream,
+        "default_stream": current_stream,
         "manual_seed": manual_seed,
         "manual_seed_all": manual_seed,
         "seed": lambda: generator().seed(),

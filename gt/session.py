@@ -178,11 +178,12 @@ class Session:
             self._wanted.discard(request)
             self._results.pop(request, None)
 
-    def verdict(self, request: int) -> list[Any]:
-        """Output metas of the template whose first call ``request`` asks about. Raises PyTorch's own error for a wrong call."""
+    def verdict(self, request: int, site: int) -> list[Any]:
+        """Output metas of the template whose first call, at source line ``site``, is asked about by ``request``. Raises PyTorch's own
+        error for a wrong call, and the first cause where an input has no value."""
         result = self.ask(request, None)
         if result.failure is not None:
-            raise self.exception(result.failure, at_the_call=True)
+            raise self.exception(result.failure, at_the_call=Failure(*result.failure).site == site)
         return result.body  # type: ignore[no-any-return]  # checked by the native part
 
     def fetch(self, id: int, sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
@@ -399,8 +400,8 @@ def _flush() -> None:
     session.flush()
 
 
-def _verdict(request: int) -> list[Any]:
-    return current().verdict(request)
+def _verdict(request: int, site: int) -> list[Any]:
+    return current().verdict(request, site)
 
 
 def _fetch(id: int, sizes: list[int], dtype: int) -> torch.Tensor:

@@ -195,6 +195,7 @@ void put(Call& call, const Operator& op, size_t index, const c10::IValue& v) {
   if (v.isString()) { call.key.push_back('s'), call.raw(v.toStringRef().size()), call.key += v.toStringRef(); return; }
   if (v.isDevice()) {
     call.key.push_back('D');
+    TORCH_CHECK(v.toDevice().type() != kMux || v.toDevice().index() <= 0, "mux has one device, mux:0, not ", v.toDevice(), ": where work runs is the cluster's matter");
     if (v.toDevice().type() != kMux) call.foreign = v.toDevice();
     return;
   }
@@ -440,7 +441,7 @@ struct Recorder {
     }
     std::vector<std::unique_ptr<Output>> verdict;
     try {
-      verdict = awaitVerdict(request);
+      verdict = awaitVerdict(request, site);
       TORCH_CHECK(verdict.size() == outputs, "internal error: the worker answered ", verdict.size(), " outputs of ", op.full, ", expected ", outputs);
     } catch (...) {
       std::lock_guard lock(s.mutex);
@@ -449,7 +450,7 @@ struct Recorder {
       throw;
     }
     auto t = std::make_unique<Template>();
-    t->id = id, t->dynamic = op.dynamic, t->lists = std::move(lists);
+    t->id = id, t->dynamic = dynamic(), t->lists = std::move(lists);
     for (auto& o : verdict) t->outputs.push_back(o ? *o : Output{nullptr, 0});
     give(stack, *t, first, life);
     std::lock_guard lock(s.mutex);
@@ -458,6 +459,19 @@ struct Recorder {
     return *slot;
   }
   std::unique_ptr<Template> last = nullptr;
+
+  // Indexing by numbers gives a shape that the shapes tell; only masks make it depend on data.
+  bool dynamic() const {
+    if (!op.dynamic || !op.cpuIndices) return op.dynamic;
+    auto list = arguments[1].toList();
+    for (size_t i = 0; i < list.size(); i++) {
+      const c10::IValue v = list.get(i);
+      if (!v.isTensor() || !v.toTensor().defined()) continue;
+      const auto dtype = v.toTensor().scalar_type();
+      if (dtype == c10::kBool || dtype == c10::kByte) return true;
+    }
+    return false;
+  }
 
   // Whether only a meta kernel knows how many outputs there are. It is asked sparingly: many are Python, and the first drags in seconds of
   // imports.
@@ -491,7 +505,7 @@ struct Recorder {
         defineMeta(out, *s.meta(t->sizes(), t->strides(), t->scalar_type()), t->storage_offset());
       }
     }
-    out.integer((op.random ? words::RANDOM : 0) | (op.dynamic ? words::DYNAMIC : 0));
+    out.integer((op.random ? words::RANDOM : 0) | (dynamic() ? words::DYNAMIC : 0));
     return out.take();
   }
 };
@@ -504,12 +518,15 @@ void checkUsable(const Operator& op) {
   if (C10_UNLIKELY(!op.tensorsOnly)) notSupported(op.full, "it returns something that isn't a tensor", "call it on CPU tensors (Tensor.cpu())");
 }
 
-// A call of `name` made for an in-place operator must give self's shape (functional.cpp says which).
+// The first call of `name` made for an in-place operator must give self's shape and a dtype that self can take (functional.cpp says which).
 void checkInplace(const Operator& op, const Template& t) {
   const auto expected = inplace;
-  if (C10_LIKELY(!expected.sizes) || op.name != *expected.name || t.outputs.empty() || !t.outputs[0].meta) return;
+  if (C10_LIKELY(!expected.name) || op.name != *expected.name || t.outputs.empty() || !t.outputs[0].meta) return;
+  inplace = {};
   const c10::IntArrayRef found = t.outputs[0].meta->sizes;
-  TORCH_CHECK(found == *expected.sizes, "output with shape ", *expected.sizes, " doesn't match the broadcast shape ", found);
+  TORCH_CHECK(!expected.sizes || found == *expected.sizes, "output with shape ", *expected.sizes, " doesn't match the broadcast shape ", found);
+  const auto dtype = t.outputs[0].meta->dtype;
+  TORCH_CHECK(c10::canCast(dtype, expected.dtype), "result type ", dtype, " can't be cast to the desired output type ", expected.dtype);
 }
 
 // The calling thread's Call, or one of its own where a call is made inside another (a callback into Python ran an operator).
@@ -686,7 +703,7 @@ at::Tensor uploadTensor(const at::Tensor& cpu) {
     Outgoing out;
     out.data = data, out.id = id, out.meta = meta, out.seq = s.nextSeq++;
     s.outgoing.push_back(std::move(out));
-    s.cuts++;
+    s.cuts++, s.uploads++;
   }
   auto handle = at::Tensor(c10::make_intrusive<Mux>(id, meta, 0, life));
   sendOutgoing();

@@ -3,26 +3,58 @@
 #include <ATen/core/GeneratorForPrivateuseone.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <algorithm>
 #include <atomic>
-#include <random>
+#include <chrono>
+#include <set>
 
 #include "stream.hpp"
 
 namespace gt {
 namespace {
 
-std::atomic<int64_t> acknowledged{0};  // instructions that workers said are done
+// What was issued before an event, and when workers were known to be done with it (nanoseconds of the steady clock; 0: not yet).
+struct Event {
+  int64_t issued = 0, done = 0;
+};
 
-// An event is the number of instructions that stood before it.
+// Which of the instructions and uploads issued so far are done: those that credit came back for, and all before a synchronization.
+struct Progress {
+  std::mutex mutex;
+  int64_t acknowledged = 0, synchronized = 0;
+  std::vector<Event*> pending;
+
+  bool reached(int64_t issued) const { return std::max(acknowledged, synchronized) >= issued; }
+  void stamp() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+    std::erase_if(pending, [&](Event* e) { return reached(e->issued) && (e->done = now); });
+  }
+};
+Progress& progress() {
+  static auto* p = new Progress();
+  return *p;
+}
+
+int64_t issuedSoFar() {
+  auto& s = Stream::the();
+  std::lock_guard lock(s.mutex);
+  return s.issued + s.uploads;
+}
+
+void synchronizeAll() {
+  const auto issued = issuedSoFar();
+  synchronizeSession();
+  auto& p = progress();
+  std::lock_guard lock(p.mutex);
+  p.synchronized = std::max(p.synchronized, issued);
+  p.stamp();
+}
+
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   static c10::Stream only() { return c10::Stream(c10::Stream::DEFAULT, c10::Device(kMux, 0)); }
-  static int64_t issued() {
-    auto& s = Stream::the();
-    std::lock_guard lock(s.mutex);
-    return s.issued;
-  }
   c10::DeviceType type() const override { return kMux; }
   c10::Device exchangeDevice(c10::Device) const override { return {kMux, 0}; }
   c10::Device getDevice() const override { return {kMux, 0}; }
@@ -35,18 +67,48 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream) const override { return only(); }
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
-    if (!*event) *event = new int64_t;
-    *static_cast<int64_t*>(*event) = issued();
+    if (!*event) *event = new Event;
+    auto* e = static_cast<Event*>(*event);
+    const auto issued = issuedSoFar();
+    auto& p = progress();
+    std::lock_guard lock(p.mutex);
+    std::erase(p.pending, e);
+    e->issued = issued, e->done = 0;
+    p.pending.push_back(e);
+    p.stamp();
   }
   void block(void*, const c10::Stream&) const override {}  // one stream: what comes later waits anyway
   bool queryEvent(void* event) const override {
-    return !event || acknowledged.load(std::memory_order_relaxed) >= *static_cast<int64_t*>(event);
+    auto& p = progress();
+    std::lock_guard lock(p.mutex);
+    return !event || p.reached(static_cast<Event*>(event)->issued);
   }
-  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override { delete static_cast<int64_t*>(event); }
-  void synchronizeEvent(void*) const override { synchronizeSession(); }
-  bool queryStream(const c10::Stream&) const override { return acknowledged.load(std::memory_order_relaxed) >= issued(); }
-  void synchronizeStream(const c10::Stream&) const override { synchronizeSession(); }
-  void synchronizeDevice(const c10::DeviceIndex) const override { synchronizeSession(); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    auto& p = progress();
+    std::lock_guard lock(p.mutex);
+    std::erase(p.pending, static_cast<Event*>(event));
+    delete static_cast<Event*>(event);
+  }
+  void synchronizeEvent(void* event) const override {
+    if (!queryEvent(event)) synchronizeAll();
+  }
+  // Between the moments at which this process knew that workers were done; milliseconds.
+  double elapsedTime(void* first, void* second, const c10::DeviceIndex) const override {
+    TORCH_CHECK(first && second, "Both events must be recorded before calculating elapsed time.");
+    auto& p = progress();
+    std::lock_guard lock(p.mutex);
+    const auto from = static_cast<Event*>(first)->done, to = static_cast<Event*>(second)->done;
+    TORCH_CHECK(from && to, "Both events must be completed before calculating elapsed time.");
+    return static_cast<double>(to - from) / 1e6;
+  }
+  bool queryStream(const c10::Stream&) const override {
+    const auto issued = issuedSoFar();
+    auto& p = progress();
+    std::lock_guard lock(p.mutex);
+    return p.reached(issued);
+  }
+  void synchronizeStream(const c10::Stream&) const override { synchronizeAll(); }
+  void synchronizeDevice(const c10::DeviceIndex) const override { synchronizeAll(); }
 };
 C10_REGISTER_GUARD_IMPL(PrivateUse1, Guard);
 
@@ -88,6 +150,37 @@ const at::Generator& defaultGenerator() {
   return *g;
 }
 
+// Memory that Tensor.pin_memory gives: ordinary memory that is known by its address. Uploads copy it before they return, so there is
+// nothing to lock; programs that pin, and ask whether they did, get the answers they expect.
+struct Pinned final : c10::Allocator {
+  mutable std::mutex mutex;
+  mutable std::set<const void*> blocks;
+  static Pinned& the() {
+    static auto* p = new Pinned();
+    return *p;
+  }
+  c10::DataPtr allocate(size_t n) override {
+    void* block = c10::alloc_cpu(n);
+    std::lock_guard lock(mutex);
+    if (block) blocks.insert(block);
+    return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &release; }
+  void copy_data(void* to, const void* from, size_t n) const override { default_copy_data(to, from, n); }
+  bool has(const void* block) const {
+    std::lock_guard lock(mutex);
+    return blocks.count(block);
+  }
+  static void release(void* block) {
+    if (!block) return;
+    {
+      std::lock_guard lock(the().mutex);
+      the().blocks.erase(block);
+    }
+    c10::free_cpu(block);
+  }
+};
+
 struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
@@ -97,8 +190,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void setCurrentDevice(c10::DeviceIndex) const override {}
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
-  at::Allocator* getPinnedMemoryAllocator() const override { return c10::GetCPUAllocator(); }
-  bool isPinnedPtr(const void*) const override { return false; }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &Pinned::the(); }
+  bool isPinnedPtr(const void* block) const override { return Pinned::the().has(block); }
   c10::Device getDeviceFromPtr(void*) const override { return {kMux, 0}; }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override { return defaultGenerator(); }
   at::Generator getNewGenerator(c10::DeviceIndex) const override { return at::make_generator<Generator>(); }
@@ -123,6 +216,11 @@ std::pair<uint64_t, uint64_t> drawSeed(const std::optional<at::Generator>& gener
   return {own->seed_, own->offset_++};
 }
 
-void acknowledge(int64_t instructions) { acknowledged.fetch_add(instructions, std::memory_order_relaxed); }
+void acknowledge(int64_t instructions) {
+  auto& p = progress();
+  std::lock_guard lock(p.mutex);
+  p.acknowledged += instructions;
+  p.stamp();
+}
 
 }  // namespace gt

@@ -1,32 +1,18 @@
 // What PyTorch's functionalization must do differently for mux: copies that cross devices, results that come back unwrapped, and in-place
 // operators whose result would change shape. Each kernel hands everything that isn't mux to the one it replaces.
-#include <ATen/FunctionalTensorWrapper.h>
-#include <ATen/core/boxing/KernelFunction.h>
-#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/MemoryOverlap.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <unordered_set>
 
-#include "stream.hpp"
+#include "functional.hpp"
 
 namespace gt {
 namespace {
 
 using torch::jit::Stack;
 namespace fun = at::functionalization::impl;
-
-bool isMux(const at::Tensor& t) { return t.defined() && t.device().type() == kMux && fun::isFunctionalTensor(t); }
-
-at::Tensor inner(const at::Tensor& t) {
-  fun::sync(t);
-  return fun::from_functional_tensor(t);
-}
-
-struct Original : c10::OperatorKernel {
-  explicit Original(c10::SafeKernelFunction k) : original(std::move(k)) {}
-  c10::SafeKernelFunction original;
-};
 
 // Tensor._to_copy: torch's own kernel gives the bare handle back.
 struct ToCopy final : Original {
@@ -71,11 +57,19 @@ struct CopyInto final : Original {
   }
 };
 
+// What the next call of an operator must give, as long as this stands.
+struct Expecting {
+  const Inplace before = inplace;
+  explicit Expecting(Inplace now) { inplace = now; }
+  ~Expecting() { inplace = before; }
+};
+
 // Any in-place operator. TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE takes away torch's own check (15 us an operation); here it is done
 // on the shape the template knows.
 struct InPlace final : Original {
-  InPlace(c10::SafeKernelFunction k, std::string n) : Original(std::move(k)), name(std::move(n)) {}
+  InPlace(c10::SafeKernelFunction k, std::string n, bool p) : Original(std::move(k)), name(std::move(n)), apart(p) {}
   const std::string name;  // of the out-of-place form
+  const bool apart;        // self's elements must have memory of their own
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     const size_t n = handle.schema().arguments().size();
     auto* arguments = stack->data() + stack->size() - n;
@@ -87,13 +81,9 @@ struct InPlace final : Original {
     for (size_t i = 0; i < n; i++)  // now, so that the first operator to come is the out-of-place form
       if (arguments[i].isTensor() && isMux(arguments[i].toTensor())) fun::sync(arguments[i].toTensor());
     const auto kept = self;
+    if (apart) at::assert_no_internal_overlap(kept);
     const auto sizes = kept.sizes();
-    const auto before = inplace;
-    struct Restore {
-      Inplace before;
-      ~Restore() { inplace = before; }
-    } restore{before};
-    inplace = {&sizes, &name};
+    Expecting expecting({&sizes, &name, kept.scalar_type()});
     original.callBoxed(handle, keys, stack);
   }
   static bool anyMux(const c10::IValue* arguments, size_t n) {
@@ -105,39 +95,145 @@ struct InPlace final : Original {
 
 const std::unordered_set<std::string> kMayResize{"aten::resize_", "aten::resize_as_", "aten::set_", "aten::copy_", "aten::_resize_output_"};
 
+// Writing the same number twice does no harm: torch lets these write to an expanded tensor.
+const std::unordered_set<std::string> kOverlapsSafely{"aten::fill_", "aten::zero_", "aten::masked_fill_"};
+
 struct Silent final : c10::WarningHandler {
   void process(const c10::Warning&) override {}
 };
 
-template <class K, class... A>
-void replace(std::vector<c10::RegistrationHandleRAII>& held, const c10::OperatorHandle& handle, A&&... more) {
-  auto original = handle.getComputedKernelForDispatchKey(c10::DispatchKey::Functionalize);
-  auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<K>(std::move(original), std::forward<A>(more)...));
-  held.push_back(c10::Dispatcher::singleton().registerImpl(handle.operator_name(), c10::DispatchKey::Functionalize, std::move(kernel),
-                                                           std::nullopt, nullptr, "mux"));
+void drop(Stack* stack, size_t n) { stack->erase(stack->end() - static_cast<long>(n), stack->end()); }
+
+c10::IValue unwrapped(const c10::IValue& v) {
+  if (v.isTensor()) return isMux(v.toTensor()) ? c10::IValue(inner(v.toTensor())) : v;
+  if (!v.isTensorList()) return v;
+  c10::List<at::Tensor> out;
+  for (const auto& t : v.toTensorVector()) out.push_back(isMux(t) ? inner(t) : t);
+  return out;
 }
+
+void write(const at::Tensor& target, const at::Tensor& value) {
+  fun::replace_(target, value);
+  fun::commit_update(target);
+  fun::sync(target);
+}
+
+// An operator with `out=`: the result must be castable to what is written to, in the words of the operator itself.
+struct Out final : Original {
+  Out(c10::SafeKernelFunction k, std::string n) : Original(std::move(k)), name(std::move(n)) {}
+  const std::string name;
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    const size_t n = handle.schema().arguments().size();
+    const auto out = stack->back().toTensor();
+    if (!isMux(out)) return original.callBoxed(handle, keys, stack);
+    for (auto* v = stack->data() + stack->size() - n; v != stack->data() + stack->size(); v++)
+      if (v->isTensor() && isMux(v->toTensor())) fun::sync(v->toTensor());
+    Expecting expecting({nullptr, &name, out.scalar_type()});
+    original.callBoxed(handle, keys, stack);
+  }
+};
+
+// native_batch_norm writes into its running statistics, though its schema doesn't say so.
+struct BatchNorm final : Original {
+  BatchNorm(c10::SafeKernelFunction k, c10::OperatorHandle h) : Original(std::move(k)), functional(h) {}
+  const c10::OperatorHandle functional;
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    constexpr size_t n = 8;
+    auto* arguments = stack->data() + stack->size() - n;
+    const auto tensor = [&](size_t i) { return arguments[i].isTensor() ? arguments[i].toTensor() : at::Tensor(); };
+    const auto mean = tensor(3), variance = tensor(4);
+    if (!isMux(tensor(0)) || !isMux(mean) || !isMux(variance) || !arguments[5].toBool()) return original.callBoxed(handle, keys, stack);
+    Stack results;
+    for (size_t i = 0; i < n; i++) results.push_back(unwrapped(arguments[i]));
+    {
+      at::AutoDispatchSkipFunctionalize skip;
+      functional.callBoxed(&results);
+    }
+    write(mean, results[3].toTensor());
+    write(variance, results[4].toTensor());
+    drop(stack, n);
+    for (size_t i = 0; i < 3; i++) stack->push_back(wrapped(results[i].toTensor()));
+  }
+};
+
+// The fused optimisers. torch's kernel takes an empty list among those that are written (no momentum, no amsgrad) for one of another device.
+struct Fused final : Original {
+  Fused(c10::SafeKernelFunction k, c10::OperatorHandle h) : Original(std::move(k)), functional(h) {}
+  const c10::OperatorHandle functional;
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    const auto& schema = handle.schema().arguments();
+    const size_t n = schema.size();
+    const std::vector<c10::IValue> arguments(stack->end() - static_cast<long>(n), stack->end());
+    const auto parameters = arguments[0].toTensorVector();
+    if (parameters.empty() || !isMux(parameters[0])) return original.callBoxed(handle, keys, stack);
+    Stack results;
+    bool scaled = false;
+    for (size_t i = 0; i < n; i++) {
+      results.push_back(unwrapped(arguments[i]));
+      if (schema[i].name() == "grad_scale") scaled = arguments[i].isTensor() && arguments[i].toTensor().defined();
+    }
+    {
+      at::AutoDispatchSkipFunctionalize skip;
+      functional.callBoxed(&results);
+    }
+    size_t next = 0;
+    for (size_t i = 0; i < n; i++) {
+      if (!schema[i].alias_info() || !schema[i].alias_info()->isWrite()) continue;
+      const auto values = results[next++].toTensorVector();
+      if (schema[i].name() == "grads" && !scaled) continue;  // gradients are unscaled in place, and otherwise as they were
+      const auto targets = arguments[i].toTensorVector();
+      for (size_t j = 0; j < targets.size(); j++) write(targets[j], values[j]);
+    }
+    drop(stack, n);
+  }
+};
+
+// The lengths live on the CPU, and so does the table of batch sizes. torch's own kernel packs the numbers of the rows there; the rows are
+// then picked by them.
+struct PackPadded final : Original {
+  using Original::Original;
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    const auto input = stack->end()[-3].toTensor(), lengths = stack->end()[-2].toTensor();
+    const bool batchFirst = stack->end()[-1].toBool();
+    if (!isMux(input) || !lengths.is_cpu() || input.dim() < 2) return original.callBoxed(handle, keys, stack);
+    const auto rows = at::arange(input.size(0) * input.size(1), at::kLong).view({input.size(0), input.size(1), 1});
+    const auto [picked, batchSizes] = at::_pack_padded_sequence(rows, lengths, batchFirst);
+    auto data = input.flatten(0, 1).index_select(0, picked.flatten().to(input.device()));
+    drop(stack, 3);
+    stack->push_back(data);
+    stack->push_back(batchSizes);
+  }
+};
 
 }  // namespace
 
 void registerFunctional() {
   static Silent silent;  // torch warns of every kernel that replaces one
   c10::WarningUtils::WarningHandlerGuard guard(&silent);
-  auto& held = *new std::vector<c10::RegistrationHandleRAII>();
   auto& dispatcher = c10::Dispatcher::singleton();
-  auto find = [&](const char* name) { return dispatcher.findSchemaOrThrow(name, ""); };
-  replace<ToCopy>(held, find("aten::_to_copy"));
-  replace<Lift>(held, find("aten::lift"));
-  replace<Lift>(held, find("aten::lift_fresh"));
-  replace<CopyInto>(held, find("aten::copy_"));
+  auto find = [&](const char* name, const char* overload = "") { return dispatcher.findSchemaOrThrow(name, overload); };
+  replace<ToCopy>(find("aten::_to_copy"));
+  replace<Lift>(find("aten::lift"));
+  replace<Lift>(find("aten::lift_fresh"));
+  replace<CopyInto>(find("aten::copy_"));
+  replace<BatchNorm>(find("aten::native_batch_norm"), find("aten::_native_batch_norm_legit_functional"));
+  replace<PackPadded>(find("aten::_pack_padded_sequence"));
+  for (const char* name : {"_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad"})
+    for (const char* overload : {"", "tensor_lr"}) {
+      const std::string full = std::string("aten::") + name;
+      replace<Fused>(find((full + "_").c_str(), overload), find(full.c_str(), overload));
+    }
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto& text = name.name;
-    if (name.getNamespace() != "aten" || text.size() < 3 || text.back() != '_' || text[text.size() - 2] == '_') continue;
-    auto handle = dispatcher.findSchema(name);
-    if (!handle || kMayResize.count(text) || handle->hasTag(at::Tag::inplace_view)) continue;
+    auto handle = name.getNamespace() == "aten" ? dispatcher.findSchema(name) : std::nullopt;
+    if (!handle || !handle->hasKernelForDispatchKey(c10::DispatchKey::Functionalize)) continue;
     const auto& arguments = handle->schema().arguments();
-    if (arguments.empty() || !arguments[0].alias_info() || !arguments[0].alias_info()->isWrite() || arguments[0].type()->kind() != c10::TypeKind::TensorType) continue;
-    if (!handle->hasKernelForDispatchKey(c10::DispatchKey::Functionalize)) continue;
-    replace<InPlace>(held, *handle, text.substr(0, text.size() - 1));
+    const auto writes = [](const c10::Argument& a) { return a.alias_info() && a.alias_info()->isWrite() && a.type()->kind() == c10::TypeKind::TensorType; };
+    if (arguments.empty()) continue;
+    const bool pointwise = handle->hasTag(at::Tag::pointwise);
+    if (pointwise && arguments.back().is_out() && writes(arguments.back())) replace<Out>(*handle, text);
+    if (text.size() < 3 || text.back() != '_' || text[text.size() - 2] == '_' || kMayResize.count(text) || handle->hasTag(at::Tag::inplace_view)) continue;
+    if (writes(arguments[0])) replace<InPlace>(*handle, text.substr(0, text.size() - 1), pointwise && !kOverlapsSafely.count(text));
   }
 }
 

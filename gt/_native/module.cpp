@@ -9,6 +9,7 @@
 #include "gt_runtime/protocol/words.hpp"
 #include "signal.hpp"
 #include "site.hpp"
+#include "storage.hpp"
 #include "stream.hpp"
 
 namespace py = pybind11;
@@ -62,10 +63,10 @@ void sendOutgoing() {
   Py_DECREF(call(callbacks().flush, nullptr));
 }
 
-std::vector<std::unique_ptr<Output>> awaitVerdict(int64_t request) {
+std::vector<std::unique_ptr<Output>> awaitVerdict(int64_t request, int64_t site) {
   alive();
   Gil gil;
-  PyObject* metas = call(callbacks().verdict, Py_BuildValue("(L)", static_cast<long long>(request)));
+  PyObject* metas = call(callbacks().verdict, Py_BuildValue("(LL)", static_cast<long long>(request), static_cast<long long>(site)));
   std::vector<std::unique_ptr<Output>> out;
   {
     auto list = py::reinterpret_steal<py::list>(metas);
@@ -227,6 +228,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("register_device", [] {
     registerDevice();
     registerFunctional();
+    registerStorage();
+    registerAutocast();
+    registerComposed();
+    registerRefused();
     return registerCapture();
   });
   m.def("connect_callbacks", [](py::object flush, py::object verdict, py::object fetch, py::object synchronize, py::object notSupported) {
@@ -291,6 +296,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     s.slowFlags = flags;
   }, "Reads the flags that a setter may have changed; what is recorded from now on carries them.");
   m.def("forked", [] { return forked; });
+  bindStorage(m);
   m.def("stats", &stats);
   m.def("value_id", [](const at::Tensor& t) -> int64_t {
     auto* impl = t.unsafeGetTensorImpl();

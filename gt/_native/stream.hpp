@@ -79,7 +79,7 @@ struct Stream {
 
   uint32_t life = 1;  // rises when a session ends: handles of older lives are refused
   int64_t nextSeq = 1, nextId = 1, nextRequest = 1, nextSignal = 1, nextTemplate = 0;
-  int64_t issued = 0, cuts = 0;
+  int64_t issued = 0, uploads = 0, cuts = 0;
   size_t limit = 2048;  // words after which a batch leaves
 
   Outgoing batch;
@@ -112,7 +112,7 @@ extern bool forked;  // this process is a forked child: the session isn't its ow
 // The Python side's callbacks (module.cpp). None may be called with the mutex held; each takes the GIL and turns a Python exception into
 // a C++ one that torch hands back unchanged.
 void sendOutgoing();
-std::vector<std::unique_ptr<Output>> awaitVerdict(int64_t request);
+std::vector<std::unique_ptr<Output>> awaitVerdict(int64_t request, int64_t site);
 at::Tensor fetchValue(int64_t id, const Meta* meta);
 void synchronizeSession();
 [[noreturn]] void notSupported(const std::string& what, const std::string& why, const std::string& instead);
@@ -125,8 +125,9 @@ int64_t currentSignal();
 
 // Set while an in-place kernel of functionalization runs: its out-of-place operator must give self's shape (functional.cpp).
 struct Inplace {
-  const c10::IntArrayRef* sizes = nullptr;
-  const std::string* name = nullptr;
+  const c10::IntArrayRef* sizes = nullptr;  // null: any (out= resizes)
+  const std::string* name = nullptr;        // null: nothing is expected
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
 };
 extern thread_local Inplace inplace;
 
@@ -137,6 +138,10 @@ at::Tensor uploadTensor(const at::Tensor& cpu);  // returns the handle
 int64_t registerCapture();                       // kernels on PrivateUse1; their number
 void registerFunctional();                       // what functionalization must do differently for mux
 void registerDevice();                           // guard, hooks, generator
+void registerAutocast();                         // the cast lists
+void registerComposed();                         // operators written as others, and answers that aren't tensors
+void registerRefused();                          // sparse, quantized, nested
+void registerStorage();                          // tensors made of storages
 std::pair<uint64_t, uint64_t> drawSeed(const std::optional<at::Generator>& generator);
 void acknowledge(int64_t instructions);
 
