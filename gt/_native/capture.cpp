@@ -1,6 +1,7 @@
 // Capture: one boxed kernel for every ATen operator on PrivateUse1. Functionalization above it has already turned views and in-place
 // writes into pure calls, so a call is an operator, handles, and scalars. The call without its ids is a template's key; a hit appends a
 // few words to the batch under way, a miss asks the worker (through Python) what the call gives.
+#include <ATen/EmptyTensor.h>
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -659,6 +660,12 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
 
 bool sameSize(const at::Tensor& self, const at::Tensor& other) { return self.sizes() == other.sizes(); }
 
+// Of handles, which have no storage here: the elements that a storage for this size and stride would have.
+bool sameStorageSize(const at::Tensor& self, const at::Tensor& other) {
+  auto elements = [](const at::Tensor& t) { return at::detail::computeStorageNbytes(t.sizes(), t.strides(), 1, t.storage_offset()); };
+  return elements(self) == elements(other);
+}
+
 void recordStream(at::Tensor&, at::Stream) {}
 
 }  // namespace
@@ -724,8 +731,9 @@ int64_t registerCapture() {
   own->impl("_copy_from", copyFrom);
   own->impl("equal", equal);
   own->impl("is_same_size", sameSize);
+  own->impl("_has_same_storage_numel", sameStorageSize);
   own->impl("record_stream", recordStream);
-  int64_t count = 7;
+  int64_t count = 8;
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.getNamespace() != "aten") continue;
     auto handle = dispatcher.findSchema(name);

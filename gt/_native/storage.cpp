@@ -112,6 +112,15 @@ c10::Storage fromBytes(const at::Tensor& bytes) {
   return c10::Storage(c10::make_intrusive<Loaded>(uploadTensor(bytes)));
 }
 
+// New bytes for a storage that was made of bytes and that no tensor has been made of yet.
+void writeBytes(const c10::Storage& storage, const at::Tensor& bytes) {
+  auto* loaded = dynamic_cast<Loaded*>(storage.unsafeGetStorageImpl());
+  TORCH_CHECK(loaded && loaded->raw, "internal error: only a mux storage that torch.load has just made is filled from a file");
+  at::AutoDispatchSkipFunctionalize skip;
+  loaded->add_update(uploadTensor(bytes), {});
+  loaded->apply_updates();
+}
+
 }  // namespace
 
 void registerStorage() {
@@ -123,6 +132,7 @@ void registerStorage() {
 
 void bindStorage(pybind11::module_& m) {
   m.def("storage_tensor", &whole, "The whole value that a mux storage holds, as a tensor that shares it.");
+  m.def("storage_write", &writeBytes, "Fills a storage that storage_from has made, before a tensor is made of it.");
   m.def("storage_from", &fromBytes, "A mux storage holding the bytes of a one-dimensional CPU tensor.");
 }
 

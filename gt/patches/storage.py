@@ -78,6 +78,14 @@ def _iterate(storage: Storage) -> Iterator[int]:
     return iter(host(storage).tolist())
 
 
+def _set_from_file(storage: Storage, *where: Any) -> Storage:
+    """``_set_from_file(file, offset, is_real_file, item_size)``: the old file format fills a storage that is on its device already."""
+    read = torch.UntypedStorage(storage.nbytes())
+    read._set_from_file(*where)
+    _capture.storage_write(storage, torch.empty(0, dtype=torch.uint8).set_(read))
+    return storage
+
+
 def _refuse_sharing(storage: Storage, *_: Any, **__: Any) -> None:
     raise NotSupported(
         "sharing the memory of a mux tensor with another process (share_memory_, multiprocessing queues)",
@@ -87,12 +95,14 @@ def _refuse_sharing(storage: Storage, *_: Any, **__: Any) -> None:
 
 
 cpu = _on_mux(host)
+data_ptr = _on_mux(lambda storage: 0)
 clone = _on_mux(_clone)
 fill = _on_mux(_fill)
 get_item = _on_mux(lambda storage, index: host(storage)[index])
 set_item = _on_mux(_set_item)
 iterate = _on_mux(_iterate)
 write_file = _on_mux(lambda storage, *args: host(storage)._write_file(*args))
+set_from_file = _on_mux(_set_from_file)
 share = _on_mux(_refuse_sharing)
 
 
