@@ -68,6 +68,7 @@ demo: venv ## two training programs on a local cluster, gt-top attached (DEMO_SE
 
 screenshots: venv ## take screenshots/ anew
 	$(BIN)/python screenshots/make.py
+	$(BIN)/python screenshots/live.py
 
 wheel: venv ## dist/*.whl with the native parts in it
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel --quiet --no-deps --no-build-isolation -w dist .
