@@ -17,8 +17,8 @@ from gt_runtime.protocol.limits import MAX_FRAME_BYTES
 from gt_runtime.worker._native import Contents
 from gt_runtime.worker._native import Executor as Native
 from gt_runtime.worker.bulk import Staging
+from gt_runtime.worker.channel import Copy, Incoming, Outgoing
 from gt_runtime.worker.memory import ClientMemory, MemoryRefused
-from gt_runtime.worker.peers import Copy, Incoming, Outgoing
 
 Finish = Callable[[Copy], None]
 

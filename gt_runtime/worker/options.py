@@ -17,7 +17,7 @@ class WorkerOptions:
 
     ``device``: "cpu", "cuda:i" (the i-th that this environment shows) or the uuid of a GPU or MIG slice. ``id``: the
     id it would like, "" takes the next free one. ``threads``: of the compute libraries, 0 = this host's cores shared
-    out among the workers that the cluster had at the start. ``parent``: the worker ends with this process, 0 = no
+    out among the cluster's workers on it. ``parent``: the worker ends with this process, 0 = no
     one's. ``memory``: bytes that values may take here, 0 = what the device has.
     """
 

@@ -21,6 +21,8 @@ def run(options: WorkerOptions) -> int:
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = (
         "0"  # a worker has no use for other back ends, and must never load `mux`
     )
+    # A peer that dies is told by the dispatcher; NCCL's own watchdog would end this process with it.
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     from gt_runtime.worker.server import serve
 
     return serve(options)

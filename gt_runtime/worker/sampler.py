@@ -24,7 +24,9 @@ class Sample:
 
 
 class Sampler(Protocol):
-    """Something that samples a device."""
+    """Something that samples a device. ``threads``: compute threads of this process, may be set at any time."""
+
+    threads: int
 
     def sample(self) -> Sample: ...
 
@@ -48,6 +50,7 @@ class NvmlSampler:
     """A GPU or MIG slice as NVML sees it, all processes together. A slice's utilisation isn't told by NVML: None."""
 
     def __init__(self, nvml: Any, handle: Any) -> None:
+        self.threads = 1  # of no interest here
         self._nvml = nvml
         self._handle = handle
         self._total = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)

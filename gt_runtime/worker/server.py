@@ -109,10 +109,7 @@ class Server:
         welcome = message.facts
         self.id = str(welcome["id"])
         epoch = int(welcome.get("epoch", 0))
-        workers = len(welcome.get("workers") or [])
-        threads = _threads(self.options.threads, max(1, workers))
-        torch.set_num_threads(threads)
-        self._sampler = make_sampler(self.options.device, threads)
+        self._sampler = make_sampler(self.options.device, torch.get_num_threads())
         limit = self.options.memory or int(facts["memory_total"])
         staging = Staging(limit)
         endpoints = welcome["endpoints"]
@@ -204,6 +201,7 @@ class Server:
                     self._queued -= message.instructions
                 elif type(message) is m.Peers:
                     self._pulse.epoch = message.epoch
+                    self._share_cores(message.members)
 
     def _handle(self, message: Any) -> None:
         """Run a message. One that we can't cope with costs its session an error, and nobody else anything."""
@@ -218,6 +216,15 @@ class Server:
                 flush=True,
             )
             self._executor.refuse(message, f"worker {self.id} can't handle this {type(message).__name__}: {error}")
+
+    def _share_cores(self, members: dict[str, Any]) -> None:
+        """Use this host's cores together with the workers that are on it, unless told how many to use."""
+        host = self._peers.store.rpartition(":")[0]
+        near = sum(str(facts.get("store", "")).rpartition(":")[0] == host for facts in members.values())
+        threads = _threads(self.options.threads, max(1, near))
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        self._sampler.threads = threads
 
     def _wait(self) -> None:
         """Something the executor needs is under way: listen on, without a bound, for news of it."""

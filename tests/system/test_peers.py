@@ -25,9 +25,9 @@ class Pair:
         self.dispatcher = FakeDispatcher(self.directory)
         self.transfers = 0
 
-    def start(self) -> None:
-        for who in ("w0", "w1"):
-            self.dispatcher.spawn(who=who)
+    def start(self, devices: tuple[str, str] = ("cpu", "cpu")) -> None:
+        for who, device in zip(("w0", "w1"), devices, strict=True):
+            self.dispatcher.spawn("--device", device, who=who)
         self.dispatcher.welcome(2)
 
     def open(self, name: str) -> str:
@@ -101,6 +101,7 @@ def values() -> list[torch.Tensor]:
     return [*found, torch.tensor(2.5), torch.randn(3, 1).expand(3, 4), torch.randn(3000, 3000)]  # the last in pieces
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 def test_every_kind_of_value_both_ways(shared: Pair, session: str) -> None:
     sent = values()
     for number, value in enumerate(sent, 1):
@@ -263,3 +264,19 @@ def test_a_send_to_nobody_goes_nowhere(fresh: Pair) -> None:
     fresh.dispatcher.send("w0", m.Send(session, 50, 1, "w9", 1), m.Recv(session, 51, 9, "w9", 1))
     failure = fresh.failure(session, 9, "w0", 3)
     assert failure.kind == "lost" and "w9 was lost, or never was a member" in failure.message
+
+
+# -- on GPUs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_every_kind_of_value_between_gpus() -> None:
+    pair = Pair()
+    try:
+        pair.start(("cuda:0", "cuda:1"))
+        test_every_kind_of_value_both_ways(pair, pair.open("gpus"))
+        test_poison_is_copied(pair, pair.open("gpus and poison"))
+    finally:
+        pair.close()
