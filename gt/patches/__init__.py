@@ -18,7 +18,7 @@ PATCHES: list[Patch] = [
     Patch("torch.utils.swap_tensors", "the exchange that such a move makes keeps class, attributes and weak references", modules.swap),
     Patch("torch.autograd.graph._engine_run_backward", "backward runs on the caller's thread once mux is in use", modules.engine),
     Patch("torch.autograd._engine_run_backward", "the same function under its second name", modules.engine),
-    Patch(f"{_STORAGE}.data_ptr", "torch.save asks for it; a mux storage has no memory here, so it is 0", storage.data_ptr),
+    Patch(f"{_STORAGE}.data_ptr", "torch.save and torch.load tell storages apart by it: a number that only identifies, not an address", storage.data_ptr),
     Patch(f"{_STORAGE}.cpu", "torch.save reads a storage with it", storage.cpu),
     Patch(f"{_STORAGE}.to", "torch.load moves a storage with it", storage.to),
     Patch(f"{_STORAGE}.clone", "copy.deepcopy copies a storage with it", storage.clone),

@@ -95,7 +95,7 @@ def _refuse_sharing(storage: Storage, *_: Any, **__: Any) -> None:
 
 
 cpu = _on_mux(host)
-data_ptr = _on_mux(lambda storage: 0)
+data_ptr = _on_mux(lambda storage: storage._cdata if storage.nbytes() else 0)  # an identity; 0 means empty
 clone = _on_mux(_clone)
 fill = _on_mux(_fill)
 get_item = _on_mux(lambda storage, index: host(storage)[index])
