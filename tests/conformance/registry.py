@@ -138,6 +138,18 @@ def plain(text: str) -> str:
     return DEVICE_SUFFIX.sub("", text)
 
 
+LEGACY_TYPE = re.compile(r"torch\.(?:\w+\.)?(\w+)Tensor\b|\b(?:CPU|CUDA|mux)(\w+)Type\b")
+
+
+def without_legacy_types(found: Raised | str) -> Raised | str:
+    """A message that names a tensor's legacy type ("torch.FloatTensor", "torch.mux.FloatTensor", "CPUFloatType") without
+    the device in it: every device has its own spelling.
+    """
+    if isinstance(found, str):
+        return found
+    return Raised(found.type, LEGACY_TYPE.sub(lambda m: f"{m[1] or m[2]}Tensor", found.message))
+
+
 def printed(call: Callable[[], Any]) -> str:
     """What ``call`` writes to stdout, without device suffixes."""
     with redirect_stdout(io.StringIO()) as out:

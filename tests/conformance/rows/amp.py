@@ -22,7 +22,6 @@ LOWER: dict[str, Callable[[str], torch.Tensor]] = {
     "mm": lambda d: torch.mm(make(d, 3, 4), make(d, 4, 2)),
     "matmul": lambda d: make(d, 2, 3, 4) @ make(d, 4, 2),
     "bmm": lambda d: torch.bmm(make(d, 2, 3, 4), make(d, 2, 4, 2)),
-    "mv": lambda d: torch.mv(make(d, 3, 4), make(d, 4)),
     "addmm": lambda d: torch.addmm(make(d, 3, 2), make(d, 3, 4), make(d, 4, 2)),
     "baddbmm": lambda d: torch.baddbmm(make(d, 2, 3, 2), make(d, 2, 3, 4), make(d, 2, 4, 2)),
     "addbmm": lambda d: torch.addbmm(make(d, 3, 2), make(d, 2, 3, 4), make(d, 2, 4, 2)),

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tests.conformance.registry import add, grads, make, raised, row
+from tests.conformance.registry import Host, add, grads, make, raised, row
 from tests.conformance.rows.modules import settle
 
 GROUP = "optimisers"
@@ -59,9 +59,14 @@ def _steps(d: str, model: nn.Module, optimiser: torch.optim.Optimizer, count: in
 
 
 def _state(optimiser: torch.optim.Optimizer) -> Any:
-    """State without step counters: their device is the optimiser's own choice for each implementation."""
+    """State without step counters: their device is the optimiser's own choice for each implementation. NAdam keeps its running
+    product on the CPU beside them, whatever the device of the parameters.
+    """
     kept = optimiser.state_dict()["state"]
-    return {k: {n: v for n, v in each.items() if n != "step" and v is not None} for k, each in kept.items()}
+    return {
+        k: {n: Host(v) if n == "mu_product" else v for n, v in each.items() if n != "step" and v is not None}
+        for k, each in kept.items()
+    }
 
 
 def _run(d: str, name: str, options: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tests.conformance.registry import Raised, add, make, raised, row
+from tests.conformance.registry import add, make, raised, row, without_legacy_types
 
 GROUP = "views"
 
@@ -390,10 +390,4 @@ def raises_saved_tensor_modified(d: str) -> Any:
     middle = leaf * 2
     total = (middle**2).sum()
     middle.add_(1)
-    found = raised(total.backward)
-    kind = "" if torch.device(d).type == "cpu" else torch.device(d).type
-    if isinstance(
-        found, Raised
-    ):  # the message names the tensor's legacy type: torch.FloatTensor, torch.mux.FloatTensor
-        return found.type, found.message.replace(f"torch.{kind}.FloatTensor", "torch.FloatTensor")
-    return found
+    return without_legacy_types(raised(total.backward))
