@@ -3,6 +3,8 @@
 // few words to the batch under way, a miss asks the worker (through Python) what the call gives.
 #include <ATen/EmptyTensor.h>
 #include <ATen/FunctionalTensorWrapper.h>
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -16,6 +18,7 @@
 namespace gt {
 
 thread_local Inplace inplace;
+thread_local bool normalValues = false;
 
 namespace {
 
@@ -35,7 +38,15 @@ struct Operator {
   bool mutates = false;     // never legal here
   bool cpuIndices = false;  // index tensors may live on the CPU, as on CUDA
   bool tensorsOnly = true;  // every return is a tensor or a list of tensors
+  bool view = false;        // the copying form of a view
 };
+
+// A value's handle. In inference mode a view of a normal tensor, and what is written into one, is no inference tensor.
+at::Tensor makeHandle(int64_t id, const Meta* meta, int64_t offset, uint32_t life, bool normal) {
+  std::optional<c10::InferenceMode> off;
+  if (C10_UNLIKELY(normal)) off.emplace(false);
+  return at::Tensor(c10::make_intrusive<Mux>(id, meta, offset, life));
+}
 
 Kind kindOf(const c10::Argument& argument) {
   auto type = argument.real_type();
@@ -83,6 +94,7 @@ Operator describe(const c10::OperatorHandle& handle) {
   op.random = handle.hasTag(at::Tag::nondeterministic_seeded) || kRandom.count(op.name);
   op.dynamic = handle.hasTag(at::Tag::dynamic_output_shape) || handle.hasTag(at::Tag::data_dependent_output) || kDynamic.count(op.name);
   op.keyed = kKeyed.count(op.name);
+  op.view = op.name.size() > 5 && op.name.compare(op.name.size() - 5, 5, "_copy") == 0 && op.name != "aten::_to_copy";
   op.cpuIndices = kCpuIndices.count(op.name);
   return op;
 }
@@ -296,6 +308,7 @@ void callOn(const c10::OperatorHandle& handle, const c10::IValue* arguments, siz
 // The metas PyTorch itself predicts, where it has a meta kernel: how long an output list is, and how much memory the first call asks for.
 struct Prediction {
   bool known = false;
+  std::exception_ptr error;  // why not
   std::vector<std::optional<at::Tensor>> outputs;
   std::vector<int32_t> lists;
 };
@@ -305,6 +318,7 @@ Prediction predict(const c10::OperatorHandle& handle, const c10::IValue* argumen
   try {
     callOn(handle, arguments, n, c10::kMeta, stack);
   } catch (const std::exception&) {
+    p.error = std::current_exception();
     return p;  // no meta kernel, or a wrong call: the worker will say which
   }
   auto add = [&p](const at::Tensor& t) { p.outputs.push_back(t.defined() ? std::optional(t) : std::nullopt); };
@@ -341,6 +355,12 @@ std::string shapesOf(const std::vector<const Meta*>& metas) {
     text += c10::str(c10::IntArrayRef(m->sizes));
   }
   return text;
+}
+
+// view_copy, which stands for Tensor.view here, would copy where a view isn't possible.
+void checkView(const at::Tensor& self, const c10::IValue& size) {
+  const auto wanted = at::infer_size(size.toIntVector(), self.numel());
+  TORCH_CHECK(at::detail::computeStride(self.sizes(), self.strides(), wanted).has_value(), "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces). Use .reshape(...) instead.");
 }
 
 struct Recorder {
@@ -387,9 +407,10 @@ struct Recorder {
 
   void give(Stack* stack, const Template& t, int64_t id, uint32_t life) {
     const bool wrap = !functionalizing();
+    const bool normal = C10_UNLIKELY(c10::InferenceMode::is_enabled()) && (normalValues || (op.view && arguments[0].isTensor() && !arguments[0].toTensor().is_inference()));
     auto make = [&](const Output& o) {
       if (!o.meta) return id++, at::Tensor();
-      at::Tensor inner = at::Tensor(c10::make_intrusive<Mux>(id++, o.meta, o.offset, life));
+      at::Tensor inner = makeHandle(id++, o.meta, o.offset, life, normal);
       return wrap ? wrapped(inner) : inner;
     };
     stack->erase(stack->end() - static_cast<long>(n), stack->end());
@@ -415,13 +436,14 @@ struct Recorder {
     std::vector<int32_t> lists;
     size_t outputs;
     if (!known) {
+      if (op.name == "aten::view_copy" && op.overload.empty()) checkView(arguments[0].toTensor(), arguments[1]);
       if (call.inputs.empty() || listsUntold()) p = predict(handle, arguments, n);
       for (size_t i = 0; i < n; i++) inputMetas(metas, op, arguments[i]);
       if (p.known) lists = p.lists, outputs = p.outputs.size();
       else {
         outputs = 0;
         for (const auto& r : handle.schema().returns()) {
-          lists.push_back(r.type()->kind() == c10::TypeKind::ListType ? listLength(r.name()) : -1);
+          lists.push_back(r.type()->kind() == c10::TypeKind::ListType ? listLength(r.name(), p) : -1);
           outputs += lists.back() < 0 ? 1 : lists.back();
         }
       }
@@ -455,9 +477,14 @@ struct Recorder {
     for (auto& o : verdict) t->outputs.push_back(o ? *o : Output{nullptr, 0});
     give(stack, *t, first, life);
     std::lock_guard lock(s.mutex);
-    auto& slot = s.life != life || known ? last : s.templates[call.key];
-    slot = std::move(t);
-    return *slot;
+    // Kept only if it is the first of its key: another thread may have asked the same meanwhile, and a third reads that answer now.
+    if (s.life == life && !known)
+      if (auto& slot = s.templates[call.key]; !slot) {
+        slot = std::move(t);
+        return *slot;
+      }
+    last = std::move(t);
+    return *last;
   }
   std::unique_ptr<Template> last = nullptr;
 
@@ -485,9 +512,13 @@ struct Recorder {
 
   // How long an output list is that no meta kernel tells: a functional _fused_* or _foreach_* operator gives one tensor for each of the
   // list it is named after ("exp_avgs_out" for "exp_avgs"), or of its first list.
-  int32_t listLength(const std::string& name) {
+  int32_t listLength(const std::string& name, const Prediction& p) {
     for (size_t i = 0; i < n; i++)
       if (arguments[i].isTensorList() && (name.empty() || name == op.arguments[i] + "_out")) return static_cast<int32_t>(arguments[i].toTensorList().size());
+    try {
+      if (p.error) std::rethrow_exception(p.error);
+    } catch (const c10::NotImplementedError&) {  // no meta kernel
+    }
     notSupported(op.full, "the number of its outputs isn't known before it has run", "call it on CPU tensors");
   }
 
@@ -712,7 +743,7 @@ at::Tensor uploadTensor(const at::Tensor& cpu) {
     s.outgoing.push_back(std::move(out));
     s.cuts++, s.uploads++;
   }
-  auto handle = at::Tensor(c10::make_intrusive<Mux>(id, meta, 0, life));
+  auto handle = makeHandle(id, meta, 0, life, normalValues && c10::InferenceMode::is_enabled());
   sendOutgoing();
   return handle;
 }
