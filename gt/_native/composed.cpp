@@ -36,25 +36,18 @@ Tensor oneHot(const Tensor& self, int64_t classes) {
   return at::native::one_hot(self, classes);
 }
 
-bool allclose(const Tensor& self, const Tensor& other, double rtol, double atol, bool equalNan) {
-  return at::isclose(self, other, rtol, atol, equalNan).all().item<bool>();
-}
-
 // Waits, as on CUDA: a matrix that can't be inverted is an error of this line.
 void linalgCheckErrors(const Tensor& info, c10::string_view name, bool isMatrix) { at::_linalg_check_errors(fetchTensor(info), name, isMatrix); }
 
 std::vector<int64_t> numbers(const Tensor& lengths) {
-  const auto host = (lengths.device().type() == kMux ? fetchTensor(lengths) : lengths).to(at::kCPU, at::kLong).contiguous();
+  TORCH_CHECK(at::isIntegralType(lengths.scalar_type(), false), "input_lengths and target_lengths must be integral");
+  const auto host = lengths.to(at::kCPU, at::kLong).contiguous();
   return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
 }
 
-std::tuple<Tensor, Tensor> ctcLoss(const Tensor& logProbs, const Tensor& targets, const Tensor& inputLengths, const Tensor& targetLengths, int64_t blank, bool zeroInfinity) {
-  return at::_ctc_loss(logProbs, targets, numbers(inputLengths), numbers(targetLengths), blank, zeroInfinity);
-}
-
-Tensor ctcLossBackward(const Tensor& grad, const Tensor& logProbs, const Tensor& targets, const Tensor& inputLengths, const Tensor& targetLengths,
-                       const Tensor& likelihood, const Tensor& alpha, int64_t blank, bool zeroInfinity) {
-  return at::_ctc_loss_backward(grad, logProbs, targets, numbers(inputLengths), numbers(targetLengths), likelihood, alpha, blank, zeroInfinity);
+// Lengths may live on either device; every kernel wants them as numbers.
+Tensor ctcLoss(const Tensor& logProbs, const Tensor& targets, const Tensor& inputLengths, const Tensor& targetLengths, int64_t blank, int64_t reduction, bool zeroInfinity) {
+  return at::ctc_loss(logProbs, targets, numbers(inputLengths), numbers(targetLengths), blank, reduction, zeroInfinity);
 }
 
 }  // namespace
@@ -68,10 +61,8 @@ void registerComposed() {
     m->impl("_thnn_fused_gru_cell", gruCell);
   }
   above.impl("one_hot", oneHot);
-  below.impl("allclose", allclose);
   below.impl("_linalg_check_errors", linalgCheckErrors);
-  below.impl("_ctc_loss.Tensor", ctcLoss);
-  below.impl("_ctc_loss_backward.Tensor", ctcLossBackward);
+  above.impl("ctc_loss.Tensor", ctcLoss);
 }
 
 }  // namespace gt

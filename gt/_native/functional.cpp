@@ -1,9 +1,9 @@
 // What PyTorch's functionalization must do differently for mux: copies that cross devices, results that come back unwrapped, and in-place
 // operators whose result would change shape. Each kernel hands everything that isn't mux to the one it replaces.
 #include <ATen/MemoryOverlap.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include <unordered_map>
 #include <unordered_set>
 
 #include "functional.hpp"
@@ -47,6 +47,7 @@ struct CopyInto final : Original {
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     auto* arguments = stack->data() + stack->size() - 3;
     auto self = arguments[0].toTensor(), src = arguments[1].toTensor();
+    Normal normal(self);
     if (fun::isFunctionalTensor(self) || !isMux(src)) return original.callBoxed(handle, keys, stack);
     {
       at::AutoDispatchSkipFunctionalize skip;
@@ -64,12 +65,28 @@ struct Expecting {
   ~Expecting() { inplace = before; }
 };
 
+// Numbers that travel beside a template are new to no one's verdict: a distribution's parameters are looked at here, in torch's words.
+using Check = void (*)(const c10::IValue* arguments);
+const std::unordered_map<std::string, Check> kChecks{
+    {"aten::uniform_", [](const c10::IValue* a) {
+       TORCH_CHECK(a[1].toDouble() <= a[2].toDouble(), "uniform_ expects to return a [from, to) range, but found from=", a[1].toDouble(), " > to=", a[2].toDouble());
+     }},
+    {"aten::normal_", [](const c10::IValue* a) { TORCH_CHECK(a[2].toDouble() >= 0, "normal expects std >= 0.0, but found std ", a[2].toDouble()); }},
+    {"aten::exponential_", [](const c10::IValue* a) { TORCH_CHECK(a[1].toDouble() > 0, "exponential_ expects lambda > 0.0, but found lambda=", a[1].toDouble()); }},
+    {"aten::geometric_", [](const c10::IValue* a) {
+       TORCH_CHECK(0 < a[1].toDouble() && a[1].toDouble() < 1, "geometric_ expects p to be in (0, 1), but got p=", a[1].toDouble());
+     }},
+    {"aten::log_normal_", [](const c10::IValue* a) { TORCH_CHECK(a[2].toDouble() > 0, "log_normal_ expects std > 0.0, but found std=", a[2].toDouble()); }},
+    {"aten::cauchy_", [](const c10::IValue* a) { TORCH_CHECK(a[2].toDouble() > 0, "cauchy_ expects sigma > 0.0, but found sigma=", a[2].toDouble()); }},
+};
+
 // Any in-place operator. TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE takes away torch's own check (15 us an operation); here it is done
 // on the shape the template knows.
 struct InPlace final : Original {
-  InPlace(c10::SafeKernelFunction k, std::string n, bool p) : Original(std::move(k)), name(std::move(n)), apart(p) {}
+  InPlace(c10::SafeKernelFunction k, std::string n, bool p, Check c) : Original(std::move(k)), name(std::move(n)), apart(p), check(c) {}
   const std::string name;  // of the out-of-place form
   const bool apart;        // self's elements must have memory of their own
+  const Check check;       // null: the worker's kernel looks at the numbers
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     const size_t n = handle.schema().arguments().size();
     auto* arguments = stack->data() + stack->size() - n;
@@ -82,6 +99,8 @@ struct InPlace final : Original {
       if (arguments[i].isTensor() && isMux(arguments[i].toTensor())) fun::sync(arguments[i].toTensor());
     const auto kept = self;
     if (apart) at::assert_no_internal_overlap(kept);
+    if (check) check(arguments);
+    Normal normal(kept);
     const auto sizes = kept.sizes();
     Expecting expecting({&sizes, &name, kept.scalar_type()});
     original.callBoxed(handle, keys, stack);
@@ -98,10 +117,6 @@ const std::unordered_set<std::string> kMayResize{"aten::resize_", "aten::resize_
 // Writing the same number twice does no harm: torch lets these write to an expanded tensor.
 const std::unordered_set<std::string> kOverlapsSafely{"aten::fill_", "aten::zero_", "aten::masked_fill_"};
 
-struct Silent final : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
 void drop(Stack* stack, size_t n) { stack->erase(stack->end() - static_cast<long>(n), stack->end()); }
 
 c10::IValue unwrapped(const c10::IValue& v) {
@@ -113,9 +128,15 @@ c10::IValue unwrapped(const c10::IValue& v) {
 }
 
 void write(const at::Tensor& target, const at::Tensor& value) {
+  Normal normal(target);
   fun::replace_(target, value);
   fun::commit_update(target);
   fun::sync(target);
+}
+
+Check checkOf(const std::string& name) {
+  const auto found = kChecks.find(name);
+  return found == kChecks.end() ? nullptr : found->second;
 }
 
 // An operator with `out=`: the result must be castable to what is written to, in the words of the operator itself.
@@ -143,6 +164,7 @@ struct BatchNorm final : Original {
     const auto tensor = [&](size_t i) { return arguments[i].isTensor() ? arguments[i].toTensor() : at::Tensor(); };
     const auto mean = tensor(3), variance = tensor(4);
     if (!isMux(tensor(0)) || !isMux(mean) || !isMux(variance) || !arguments[5].toBool()) return original.callBoxed(handle, keys, stack);
+    Normal normal(mean);
     Stack results;
     for (size_t i = 0; i < n; i++) results.push_back(unwrapped(arguments[i]));
     {
@@ -166,6 +188,7 @@ struct Fused final : Original {
     const std::vector<c10::IValue> arguments(stack->end() - static_cast<long>(n), stack->end());
     const auto parameters = arguments[0].toTensorVector();
     if (parameters.empty() || !isMux(parameters[0])) return original.callBoxed(handle, keys, stack);
+    Normal normal(parameters[0]);
     Stack results;
     bool scaled = false;
     for (size_t i = 0; i < n; i++) {
@@ -185,6 +208,18 @@ struct Fused final : Original {
       for (size_t j = 0; j < targets.size(); j++) write(targets[j], values[j]);
     }
     drop(stack, n);
+  }
+};
+
+// Its answer is a number of Python's: made of operators here, above the handles.
+struct AllClose final : Original {
+  using Original::Original;
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    const auto* a = stack->data() + stack->size() - 5;
+    if (!isMux(a[0].toTensor())) return original.callBoxed(handle, keys, stack);
+    const bool close = at::isclose(a[0].toTensor(), a[1].toTensor(), a[2].toDouble(), a[3].toDouble(), a[4].toBool()).all().item<bool>();
+    drop(stack, 5);
+    stack->push_back(close);
   }
 };
 
@@ -208,8 +243,7 @@ struct PackPadded final : Original {
 }  // namespace
 
 void registerFunctional() {
-  static Silent silent;  // torch warns of every kernel that replaces one
-  c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  Quiet quiet;
   auto& dispatcher = c10::Dispatcher::singleton();
   auto find = [&](const char* name, const char* overload = "") { return dispatcher.findSchemaOrThrow(name, overload); };
   replace<ToCopy>(find("aten::_to_copy"));
@@ -217,6 +251,7 @@ void registerFunctional() {
   replace<Lift>(find("aten::lift_fresh"));
   replace<CopyInto>(find("aten::copy_"));
   replace<BatchNorm>(find("aten::native_batch_norm"), find("aten::_native_batch_norm_legit_functional"));
+  replace<AllClose>(find("aten::allclose"));
   replace<PackPadded>(find("aten::_pack_padded_sequence"));
   for (const char* name : {"_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad"})
     for (const char* overload : {"", "tensor_lr"}) {
@@ -233,7 +268,7 @@ void registerFunctional() {
     const bool pointwise = handle->hasTag(at::Tag::pointwise);
     if (pointwise && arguments.back().is_out() && writes(arguments.back())) replace<Out>(*handle, text);
     if (text.size() < 3 || text.back() != '_' || text[text.size() - 2] == '_' || kMayResize.count(text) || handle->hasTag(at::Tag::inplace_view)) continue;
-    if (writes(arguments[0])) replace<InPlace>(*handle, text.substr(0, text.size() - 1), pointwise && !kOverlapsSafely.count(text));
+    if (writes(arguments[0])) replace<InPlace>(*handle, text.substr(0, text.size() - 1), pointwise && !kOverlapsSafely.count(text), checkOf(text));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/FunctionalTensorWrapper.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
 
 #include "stream.hpp"
 
@@ -17,6 +18,21 @@ inline at::Tensor inner(const at::Tensor& t) {
   at::functionalization::impl::sync(t);
   return at::functionalization::impl::from_functional_tensor(t);
 }
+
+// While it lives, torch doesn't warn of kernels that replace others.
+struct Quiet {
+  struct Handler final : c10::WarningHandler {
+    void process(const c10::Warning&) override {}
+  } handler;
+  c10::WarningUtils::WarningHandlerGuard guard{&handler};
+};
+
+// While a normal tensor is written to, values are normal ones, in inference mode too.
+struct Normal {
+  const bool before = normalValues;
+  explicit Normal(const at::Tensor& target) { normalValues = !target.is_inference(); }
+  ~Normal() { normalValues = before; }
+};
 
 // A kernel that stands before the one it replaces.
 struct Original : c10::OperatorKernel {

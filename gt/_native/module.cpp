@@ -229,6 +229,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     registerDevice();
     registerFunctional();
     registerStorage();
+    registerConjugate();
     registerAutocast();
     registerComposed();
     registerRefused();

@@ -57,8 +57,13 @@ void registerRefused() {
   for (const auto& name : dispatcher.getAllOpNames()) {
     if (name.getNamespace() != "aten" || !makesOther(name.name)) continue;
     auto handle = dispatcher.findSchema(name);
-    if (!handle || handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd) || handle->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
-    held.push_back(dispatcher.registerImpl(name, c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Refuse>()), std::nullopt, nullptr, "mux"));
+    if (!handle || handle->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1)) continue;
+    // A kernel for every device stands before a fallback: it is replaced by name. One made of other operators has none below autograd.
+    std::vector<c10::DispatchKey> keys{c10::DispatchKey::PrivateUse1};
+    if (handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) keys = {c10::DispatchKey::AutogradPrivateUse1};
+    else if (handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd)) keys.insert(keys.end(), {c10::DispatchKey::SparsePrivateUse1, c10::DispatchKey::SparseCsrPrivateUse1});
+    for (auto key : keys)
+      held.push_back(dispatcher.registerImpl(name, key, c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Refuse>()), std::nullopt, nullptr, "mux"));
   }
 }
 

@@ -131,6 +131,9 @@ struct Inplace {
 };
 extern thread_local Inplace inplace;
 
+// Set while a normal tensor is written to: in inference mode, values made now are normal ones all the same.
+extern thread_local bool normalValues;
+
 at::Tensor wrapped(const at::Tensor& inner);  // a handle as users see it
 bool functionalizing();
 at::Tensor fetchTensor(const at::Tensor& inner);
@@ -139,6 +142,7 @@ int64_t registerCapture();                       // kernels on PrivateUse1; thei
 void registerFunctional();                       // what functionalization must do differently for mux
 void registerDevice();                           // guard, hooks, generator
 void registerAutocast();                         // the cast lists
+void registerConjugate();                        // views with the conjugate or negative bit
 void registerComposed();                         // operators written as others, and answers that aren't tensors
 void registerRefused();                          // sparse, quantized, nested
 void registerStorage();                          // tensors made of storages
