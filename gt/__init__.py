@@ -1,7 +1,8 @@
 """GT: ordinary PyTorch programs on a shared pool of workers.
 
-``import gt`` registers the device ``mux`` with torch in this process and starts nothing. The first use of a mux tensor joins a cluster:
-``GT_ADDRESS``, ``GT_CLUSTER``, the running ``gt up``, or a private one that ends with the program.
+``import gt`` registers the device ``mux`` with torch in this process and starts nothing. The first use of a mux
+tensor joins a cluster: ``GT_ADDRESS``, ``GT_CLUSTER``, the running ``gt up``, or a private one that ends with the
+program.
 """
 
 import os as _os
@@ -9,7 +10,7 @@ import os as _os
 # Functionalization's own shape check costs 15 us an in-place operation; capture does it (gt/_native/functional.cpp).
 _os.environ.setdefault("TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE", "1")
 
-from gt import device as _device  # noqa: E402  # the variable above must be set first
+from gt import device as _device  # the variable above must be set first
 
 _device.register()
 
@@ -22,6 +23,29 @@ from gt_runtime import __version__  # noqa: E402
 device = _device.device
 
 __all__ = [
-    "ClusterError", "GTError", "NotSupported", "WorkerLost", "__version__", "arange", "config", "connect", "debug", "device", "empty", "eye",
-    "from_numpy", "full", "gpu_workers", "linspace", "ones", "rand", "randint", "randn", "shutdown", "signal", "synchronize", "tensor", "zeros",
-]  # fmt: skip
+    "ClusterError",
+    "GTError",
+    "NotSupported",
+    "WorkerLost",
+    "__version__",
+    "arange",
+    "config",
+    "connect",
+    "debug",
+    "device",
+    "empty",
+    "eye",
+    "from_numpy",
+    "full",
+    "gpu_workers",
+    "linspace",
+    "ones",
+    "rand",
+    "randint",
+    "randn",
+    "shutdown",
+    "signal",
+    "synchronize",
+    "tensor",
+    "zeros",
+]

@@ -1,7 +1,7 @@
 """Shared memory of this client: sealed memfds that workers on the same host map once and keep.
 
-A segment is filled from the front and starts over when nothing in it is under way. Descriptors are never closed while the session
-lives: a worker knows a segment by its number.
+A segment is filled from the front and starts over when nothing in it is under way. Descriptors are never closed while
+the session lives: a worker knows a segment by its number.
 """
 
 from __future__ import annotations

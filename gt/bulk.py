@@ -1,10 +1,13 @@
-"""Large tensors where there is no shared memory: pieces beside the control socket, each acknowledged, a few under way."""
+"""Large tensors where there is no shared memory: pieces beside the control socket, each acknowledged, a few under
+way.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import zmq
@@ -18,6 +21,10 @@ class _Transfer:
     memory: memoryview  # of the whole tensor
     moved: int = 0  # pieces that were acknowledged (upload), or bytes that have arrived (fetch)
     done: bool = False
+
+    def open(self, number: int) -> bool:
+        """Whether piece ``number`` may leave."""
+        return self.done or number - self.moved < limits.CHUNK_WINDOW
 
 
 class Bulk:
@@ -36,11 +43,13 @@ class Bulk:
         try:
             total = memory.nbytes
             for number, offset in enumerate(range(0, total, limits.CHUNK_BYTES)):
-                link.wait(lambda n=number: state.done or n - state.moved < limits.CHUNK_WINDOW)
+                link.wait(partial(state.open, number))
                 if state.done:  # its worker was lost: the Upload will say so
                     return
                 end = min(offset + limits.CHUNK_BYTES, total)
-                link.send(messages.Chunk(self._session, transfer, offset, total, end == total, bytes(memory[offset:end])))
+                link.send(
+                    messages.Chunk(self._session, transfer, offset, total, end == total, bytes(memory[offset:end]))
+                )
             link.wait(lambda: state.done)
         finally:
             del self._transfers[transfer]

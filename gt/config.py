@@ -49,7 +49,7 @@ _SETTINGS = {
 _values: dict[str, Any] = {name: s.default for name, s in _SETTINGS.items()}
 
 
-def set(settings: Mapping[str, Any]) -> None:  # noqa: A001  # the name users know
+def set(settings: Mapping[str, Any]) -> None:  # the name users know
     """Changes settings, all or none.
 
     Raises:

@@ -25,7 +25,9 @@ class Entry:
 
 
 class Tape:
-    """The instructions issued inside ``with gt.debug.tape() as tape:``, and what the workers say of each. Complete after the block."""
+    """The instructions issued inside ``with gt.debug.tape() as tape:``, and what the workers say of each. Complete
+    after the block.
+    """
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
@@ -35,7 +37,9 @@ class Tape:
         _capture.tape_start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         _capture.tape_stop()
         recorded = _capture.tape_take()
         ran: dict[int, tuple[str, bool]] = {}
@@ -46,7 +50,9 @@ class Tape:
         for operator, _template, output, _outputs, site, signal, shapes in recorded:
             worker, good = ran.get(output, ("", False))
             file, line = _capture.site(site)
-            self._entries.append(Entry(operator, shapes, names.get(signal, ""), f"{file}:{line}" if file else "", worker, good, output))
+            self._entries.append(
+                Entry(operator, shapes, names.get(signal, ""), f"{file}:{line}" if file else "", worker, good, output)
+            )
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)

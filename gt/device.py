@@ -1,6 +1,7 @@
 """Registers the device ``mux`` with torch, in this process only.
 
-The module object below is what torch calls ``torch.mux``. Names of torch that are replaced stand in ``gt.patches`` and nowhere else.
+The module object below is what torch calls ``torch.mux``. Names of torch that are replaced stand in ``gt.patches``
+and nowhere else.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ def _module() -> types.ModuleType:
     m = types.ModuleType("torch.mux", "The device mux: torch programs on a pool of workers (GT).")
 
     def check(device: Any) -> int:
-        index = torch.device(NAME, device).index if isinstance(device, int) else torch.device(device if device is not None else NAME).index
+        found = (
+            torch.device(NAME, device) if isinstance(device, int) else torch.device(NAME if device is None else device)
+        )
+        index = found.index
         if index not in (None, 0):
             raise RuntimeError(f"mux has one device, mux:0, not mux:{index}: where work runs is the cluster's matter")
         return 0
 
     def generator() -> torch.Generator:
-        return _capture.default_generator()  # type: ignore[no-any-return]  # the stub of a compiled module
+        return _capture.default_generator()
 
     class device_context:
         def __init__(self, device: Any) -> None:
@@ -67,7 +71,11 @@ def _module() -> types.ModuleType:
 
     def event(enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> torch.Event:
         if interprocess:
-            raise errors.NotSupported("an event shared between processes", "events count this program's instructions", "use an event of each process")
+            raise errors.NotSupported(
+                "an event shared between processes",
+                "events count this program's instructions",
+                "use an event of each process",
+            )
         return torch.Event(torch.device(NAME, 0), enable_timing=enable_timing, blocking=blocking)
 
     functions: dict[str, Any] = {
@@ -113,10 +121,13 @@ def register() -> None:
     global device
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", NAME):
-        raise errors.ClusterError(f"import gt: this process uses PyTorch's slot for an outside device for {taken!r}; run GT in a process of its own")
+        raise errors.ClusterError(
+            f"import gt: this process uses PyTorch's slot for an outside device for {taken!r}; "
+            "run GT in a process of its own"
+        )
     _capture.register_device()
     _capture.set_internal([os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen "])
-    torch.utils.rename_privateuse1_backend(NAME)
+    torch.utils.backend_registration.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, _module())
     session.install()
     patches.install()

@@ -41,7 +41,7 @@ _TYPES: dict[str, type[Exception]] = {
     "ValueError": ValueError,
     "TypeError": TypeError,
     "NotImplementedError": NotImplementedError,
-    "LinAlgError": torch.linalg.LinAlgError,
+    "LinAlgError": torch.linalg.LinAlgError,  # type: ignore[attr-defined]  # missing from torch's stubs
     "OutOfMemoryError": torch.OutOfMemoryError,
     "AssertionError": AssertionError,
 }
@@ -50,8 +50,8 @@ _TYPES: dict[str, type[Exception]] = {
 def exception_of(failure: Failure, place: str, at_the_call: bool) -> Exception:
     """The exception for ``failure``.
 
-    ``place`` is the user's line that issued it ("file.py:12", or ""); ``at_the_call`` says that this very line is running, so
-    that PyTorch's own words are enough.
+    ``place`` is the user's line that issued it ("file.py:12", or ""); ``at_the_call`` says that this very line is
+    running, so that PyTorch's own words are enough.
     """
     if failure.kind == FailureKind.LOST:
         return WorkerLost(_late(failure, place))

@@ -6,7 +6,20 @@ from typing import Any
 
 import torch
 
-__all__ = ["arange", "empty", "eye", "from_numpy", "full", "linspace", "ones", "rand", "randint", "randn", "tensor", "zeros"]
+__all__ = [
+    "arange",
+    "empty",
+    "eye",
+    "from_numpy",
+    "full",
+    "linspace",
+    "ones",
+    "rand",
+    "randint",
+    "randn",
+    "tensor",
+    "zeros",
+]
 
 
 def _on_mux(name: str) -> Any:

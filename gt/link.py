@@ -1,10 +1,11 @@
 """The client's socket: sends in one order, receives whoever waits, and the credit that bounds what is under way.
 
-There is no receiving thread. Whoever waits first reads the socket for all (the leader); others sleep until the leader, or a sender
-that found something to read, has put their answer down. So a fetch costs no thread switch.
+There is no receiving thread. Whoever waits first reads the socket for all (the leader); others sleep until the
+leader, or a sender that found something to read, has put their answer down. So a fetch costs no thread switch.
 
-Interrupts: Ctrl-C may strike between any two Python operations of the main thread. A multipart message therefore leaves inside one C
-call, and a batch stays in the native queue until it has left; the dispatcher drops a batch that it has seen.
+Interrupts: Ctrl-C may strike between any two Python operations of the main thread. A multipart message therefore
+leaves inside one C call, and a batch stays in the native queue until it has left; the dispatcher drops a batch that
+it has seen.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Link:
             self._drain()
 
     def wait(self, ready: Callable[[], Any], timeout: float | None = None, what: str = "") -> Any:
-        """What ``ready`` returns once it is true. Raises the link's failure, or ClusterError after ``timeout`` seconds."""
+        """What ``ready`` returns once it is true. Raises the link's failure, or ClusterError after ``timeout``
+        seconds.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             while True:
@@ -150,7 +153,9 @@ class Credit:
         self.acknowledged: Callable[[int], None] = lambda n: None
 
     def take(self, instructions: int, nbytes: int) -> None:
-        """Waits until the window is open, then takes. A single piece larger than the window passes when nothing else is under way."""
+        """Waits until the window is open, then takes. A single piece larger than the window passes when nothing
+        else is under way.
+        """
         if not self._open():
             told = time.monotonic() + _NOTICE_AFTER
             while True:

@@ -1,5 +1,6 @@
-"""The client's heartbeat: a thread with a socket of its own, so that a busy or waiting program still shows that it lives and still
-learns that the cluster is gone."""
+"""The client's heartbeat: a thread with a socket of its own, so that a busy or waiting program still shows that it
+lives and still learns that the cluster is gone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ _SILENCE = 5.0  # seconds without the dispatcher's beat after which it counts as
 class Pulse:
     """Beats until ``stop``; calls ``gone(reason)`` once if the dispatcher ends or falls silent."""
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str, session: str, dispatcher_pid: int | None, gone: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        endpoint: str,
+        session: str,
+        dispatcher_pid: int | None,
+        gone: Callable[[str], None],
+    ) -> None:
         self._context, self._endpoint, self._session, self._gone = context, endpoint, session, gone
         self._pid = dispatcher_pid
         self._stop = threading.Event()
@@ -48,7 +56,7 @@ class Pulse:
                     socket.send_multipart(beat, zmq.NOBLOCK)
                 except zmq.Again:
                     pass
-                events = dict(poller.poll(limits.BEAT_SECONDS * 1000))
+                events = dict(poller.poll(int(limits.BEAT_SECONDS * 1000)))
                 if pidfd is not None and pidfd in events:
                     return self._gone("its dispatcher has ended")
                 before = heard

@@ -1,7 +1,7 @@
 """This process's session: finds, starts or joins a cluster at the first use, sends the stream, fetches and uploads.
 
-The native part (``gt._native``) records; it calls ``_flush``, ``_verdict``, ``_fetch`` and ``_synchronize`` here. One session at a time;
-after ``shutdown`` the next use starts another, and values of the old one are refused.
+The native part (``gt._native``) records; it calls ``_flush``, ``_verdict``, ``_fetch`` and ``_synchronize`` here. One
+session at a time; after ``shutdown`` the next use starts another, and values of the old one are refused.
 """
 
 from __future__ import annotations
@@ -69,14 +69,18 @@ class Session:
         pid = self.facts.get("pid") if self.facts.get("same_host") else None
         self.pulse = Pulse(self.context, self.facts["endpoints"]["pulse"], self.id, pid, self._gone)
 
-    # -- joining and leaving ---------------------------------------------------------------------------------------------------------
+    # -- joining and leaving ----------------------------------------------------------------------------------------
 
     def _join(self) -> dict[str, Any]:
         answer: list[Any] = []
         self.link.on(messages.Welcome, answer.append)
         self.link.on(messages.Refused, answer.append)
         facts = handshake.facts(
-            "client", torch.__version__, _capture.schema_hash(), tenant=os.environ.get("GT_TENANT", ""), embedded=self._embedded is not None
+            "client",
+            torch.__version__,
+            _capture.schema_hash(),
+            tenant=os.environ.get("GT_TENANT", ""),
+            embedded=self._embedded is not None,
         )
         self.link.send(messages.Hello(facts))
         until = time.monotonic() + _CONNECT_SECONDS
@@ -89,12 +93,14 @@ class Session:
                     self._embedded.check()
                 if time.monotonic() > until:
                     raise ClusterError(
-                        f"joining the cluster at {self.connection.front}: no answer for {_CONNECT_SECONDS:.0f} s; is it running? see gt status"
+                        f"joining the cluster at {self.connection.front}: no answer for {_CONNECT_SECONDS:.0f} s; "
+                        "is it running? see gt status"
                     ) from None
         self.link.on(messages.Refused, self._refused)
         if isinstance(reply, messages.Refused):
             raise ClusterError(f"the cluster refused this program: it asked {reply.asked}; {reply.found}; {reply.do}")
-        return reply.facts
+        found: dict[str, Any] = reply.facts
+        return found
 
     def close(self, reason: str = "the program said goodbye") -> None:
         """Says goodbye, drops what wasn't sent, and stops an embedded cluster."""
@@ -117,7 +123,7 @@ class Session:
         if self._embedded is not None:
             self._embedded.stop()
 
-    # -- sending ---------------------------------------------------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Sends what was recorded, in order."""
@@ -130,11 +136,20 @@ class Session:
                 else:
                     self._batch(*item)
 
-    def _batch(self, seq: int, base: int, outputs: int, instructions: int, verdict: int, definitions: list[bytes], signals: list[Any], words: bytes) -> None:
+    def _batch(
+        self,
+        seq: int,
+        base: int,
+        outputs: int,
+        instructions: int,
+        verdict: int,
+        definitions: list[bytes],
+        signals: list[Any],
+        words: bytes,
+    ) -> None:
         self.credit.take(instructions, 0)
-        if definitions:
-            definitions = [msgpack.unpackb(d) for d in definitions]
-        self.link.send(messages.Batch("", seq, base, outputs, instructions, verdict, definitions, signals, words))
+        read = [msgpack.unpackb(d) for d in definitions]
+        self.link.send(messages.Batch("", seq, base, outputs, instructions, verdict, read, signals, words))
         self._sent = seq
         _capture.sent(seq)
 
@@ -150,7 +165,7 @@ class Session:
             self._regions[request] = region
         else:
             transfer = _capture.new_request()
-            self.bulk.upload(transfer, memoryview(_flat(data).numpy()))
+            self.bulk.upload(transfer, _flat(data).numpy().data)
             source = ["s", transfer, nbytes]
         self.link.send(messages.Upload("", seq, request, id, list(meta), source, payload))
         self._sent = seq
@@ -164,7 +179,7 @@ class Session:
         except OSError:  # no shared memory or descriptors left: chunks do it too
             return None
 
-    # -- asking ----------------------------------------------------------------------------------------------------------------------
+    # -- asking -----------------------------------------------------------------------------------------------------
 
     def ask(self, request: int, message: Any | None) -> messages.Result:
         """Sends ``message`` (None: it went with a batch) and waits for the Result of ``request``."""
@@ -179,8 +194,9 @@ class Session:
             self._results.pop(request, None)
 
     def verdict(self, request: int, site: int) -> list[Any]:
-        """Output metas of the template whose first call, at source line ``site``, is asked about by ``request``. Raises PyTorch's own
-        error for a wrong call, and the first cause where an input has no value."""
+        """Output metas of the template whose first call, at source line ``site``, is asked about by ``request``.
+        Raises PyTorch's own error for a wrong call, and the first cause where an input has no value.
+        """
         result = self.ask(request, None)
         if result.failure is not None:
             raise self.exception(result.failure, at_the_call=Failure(*result.failure).site == site)
@@ -194,7 +210,8 @@ class Session:
         if nbytes <= limits.INLINE_BYTES:
             result = self._fetched(request, id, None)
             if memoryview(result.data).nbytes != nbytes:
-                raise errors.GTError(f"internal error: a fetch of {nbytes} bytes brought {memoryview(result.data).nbytes}")
+                found = memoryview(result.data).nbytes
+                raise errors.GTError(f"internal error: a fetch of {nbytes} bytes brought {found}")
             if nbytes:
                 _flat(out).copy_(torch.frombuffer(bytearray(result.data), dtype=torch.uint8))
         elif (region := self._region(nbytes)) is not None:
@@ -215,7 +232,7 @@ class Session:
 
     def _in_chunks(self, request: int, id: int, out: torch.Tensor) -> None:
         flat = _flat(out)
-        self.bulk.expect(request, memoryview(flat.numpy()))
+        self.bulk.expect(request, flat.numpy().data)
         self._wanted.add(request)
         try:
             self._fetched(request, id, ["s", request, flat.numel()])
@@ -239,8 +256,9 @@ class Session:
             self.arena.free(region)
 
     def synchronize(self, want_log: bool = False, raising: bool = True) -> list[Any]:
-        """Waits until all that was issued has run; raises the first failure not yet reported (if ``raising``). One entry a
-        worker: ``[worker, executed, log]``."""
+        """Waits until all that was issued has run; raises the first failure not yet reported (if ``raising``). One
+        entry a worker: ``[worker, executed, log]``.
+        """
         _capture.cut()
         request = _capture.new_request()
         result = self.ask(request, messages.Sync("", self._sent, request, want_log))
@@ -253,7 +271,7 @@ class Session:
         file, line = _capture.site(failure.site)
         return errors.exception_of(failure, f"{file}:{line}" if file else "", at_the_call)
 
-    # -- what arrives (under the link's lock) ----------------------------------------------------------------------------------------
+    # -- what arrives (under the link's lock) -----------------------------------------------------------------------
 
     def _result(self, result: messages.Result) -> None:
         if result.request in self._wanted:
@@ -268,7 +286,8 @@ class Session:
             print(f"gt: {notice.text}", file=sys.stderr, flush=True)
 
     def _refused(self, refused: messages.Refused) -> None:
-        self.link.failure = self.link.failure or ClusterError(f"the cluster refused a message: {refused.asked}; {refused.found}; {refused.do}")
+        text = f"the cluster refused a message: {refused.asked}; {refused.found}; {refused.do}"
+        self.link.failure = self.link.failure or ClusterError(text)
 
     def _gone(self, reason: str) -> None:
         error = ClusterError(f"the cluster {self.connection.name or self.connection.front} is gone: {reason}")
@@ -286,9 +305,9 @@ def _bytes_of(data: torch.Tensor) -> bytes:
     return _flat(data).numpy().tobytes()
 
 
-# ---------------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------
 # The one session of the process
-# ---------------------------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------------------
 
 _session: Session | None = None
 _starting = threading.RLock()
@@ -307,7 +326,8 @@ def connect(name_or_address: str | None = None) -> Session:
     """Joins a cluster: the named one, or the one that is found, or a private embedded one.
 
     Args:
-        name_or_address: a cluster's name, an address (``ipc://...``, ``tcp://host:port``), or None: ``GT_ADDRESS``, ``GT_CLUSTER``, the
+        name_or_address: a cluster's name, an address (``ipc://...``, ``tcp://host:port``), or None: ``GT_ADDRESS``,
+        ``GT_CLUSTER``, the
             user's running cluster, else an embedded one.
 
     Raises:
@@ -345,7 +365,9 @@ def _find(name_or_address: str | None) -> tuple[connection.Connection, embedded.
 
 
 def shutdown() -> None:
-    """Ends the session; an embedded cluster with it. Values of it can't be used any more; the next use starts another session."""
+    """Ends the session; an embedded cluster with it. Values of it can't be used any more; the next use starts
+    another session.
+    """
     global _session
     with _starting:
         session, _session = _session, None
@@ -370,7 +392,9 @@ def gpu_workers(n: int) -> None:
     if type(n) is not int or n < 1:
         raise ValueError(f"gpu_workers takes a positive number of workers, not {n!r}")
     if _session is not None:
-        raise ClusterError("a session is running already: call gt.gpu_workers before the first use of mux, or gt.shutdown() first")
+        raise ClusterError(
+            "a session is running already: call gt.gpu_workers before the first use of mux, or gt.shutdown() first"
+        )
     _wanted_workers = n
 
 
@@ -381,14 +405,12 @@ def _window() -> None:
             try:
                 _capture.cut()
                 _session.flush()
-            except Exception:  # noqa: BLE001  # the user's next call meets the same failure, where it can be raised
+            except Exception:  # the user's next call meets the same failure, where it can be raised
                 time.sleep(_IDLE_SECONDS)
 
 
 _stopping = threading.Event()
 _window_thread: threading.Thread | None = None
-
-
 
 
 def _flush() -> None:
@@ -421,7 +443,7 @@ def _at_exit() -> None:
         if _session is not None and _session.link.failure is None:
             _capture.cut()
             _session.flush()
-    except Exception:  # noqa: BLE001  # the program is ending; what failed was reported where it was used
+    except Exception:  # the program is ending; what failed was reported where it was used
         pass
     shutdown()
 

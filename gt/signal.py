@@ -1,7 +1,7 @@
 """Names for parts of a program: ``with gt.signal.context("layer1"): ...``.
 
-What is issued inside carries the name in the stream; backward operations carry their forward operation's. A cluster's YAML says what a
-name means; nothing acts on it yet. Names change where work runs, never what it computes.
+What is issued inside carries the name in the stream; backward operations carry their forward operation's. A cluster's
+YAML says what a name means; nothing acts on it yet. Names change where work runs, never what it computes.
 """
 
 from __future__ import annotations
@@ -34,5 +34,7 @@ class context(ContextDecorator):
         self._before.append(_capture.enter_signal(_capture.signal_number(self.name)))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         _capture.enter_signal(self._before.pop())
