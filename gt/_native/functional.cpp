@@ -211,6 +211,14 @@ struct Fused final : Original {
   }
 };
 
+// An operator that is made of others. Above autograd torch takes it apart before functionalization sees it; without autograd (inference
+// mode, kernels here) torch would hand it down whole, and its parts would write into bare handles.
+struct Composite final : c10::OperatorKernel {
+  explicit Composite(c10::SafeKernelFunction k) : parts(std::move(k)) {}
+  c10::SafeKernelFunction parts;
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) { parts.callBoxed(handle, keys, stack); }
+};
+
 // Its answer is a number of Python's: made of operators here, above the handles.
 struct AllClose final : Original {
   using Original::Original;
@@ -261,7 +269,11 @@ void registerFunctional() {
   for (const auto& name : dispatcher.getAllOpNames()) {
     const auto& text = name.name;
     auto handle = name.getNamespace() == "aten" ? dispatcher.findSchema(name) : std::nullopt;
-    if (!handle || !handle->hasKernelForDispatchKey(c10::DispatchKey::Functionalize)) continue;
+    if (!handle) continue;
+    if (!handle->hasKernelForDispatchKey(c10::DispatchKey::Functionalize)) {
+      if (handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) replaceFrom<Composite>(c10::DispatchKey::AutogradPrivateUse1, *handle);
+      continue;
+    }
     const auto& arguments = handle->schema().arguments();
     const auto writes = [](const c10::Argument& a) { return a.alias_info() && a.alias_info()->isWrite() && a.type()->kind() == c10::TypeKind::TensorType; };
     if (arguments.empty()) continue;

@@ -40,14 +40,19 @@ struct Original : c10::OperatorKernel {
   c10::SafeKernelFunction original;
 };
 
-// Puts K in the place of the operator's kernel for functionalization, for the life of the process.
+// Puts K in the place of the operator's kernel for functionalization, for the life of the process. K gets that kernel, or the one of
+// another dispatch key.
 template <class K, class... A>
-void replace(const c10::OperatorHandle& handle, A&&... more) {
+void replaceFrom(c10::DispatchKey key, const c10::OperatorHandle& handle, A&&... more) {
   static auto& held = *new std::vector<c10::RegistrationHandleRAII>();
-  auto original = handle.getComputedKernelForDispatchKey(c10::DispatchKey::Functionalize);
+  auto original = handle.getComputedKernelForDispatchKey(key);
   auto kernel = c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<K>(std::move(original), std::forward<A>(more)...));
   held.push_back(c10::Dispatcher::singleton().registerImpl(handle.operator_name(), c10::DispatchKey::Functionalize, std::move(kernel),
                                                            std::nullopt, nullptr, "mux"));
+}
+template <class K, class... A>
+void replace(const c10::OperatorHandle& handle, A&&... more) {
+  replaceFrom<K>(c10::DispatchKey::Functionalize, handle, std::forward<A>(more)...);
 }
 
 }  // namespace gt

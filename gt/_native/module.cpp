@@ -227,12 +227,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The client's native part: device, capture, stream. Used by gt.session and gt.device only.";
   m.def("register_device", [] {
     registerDevice();
-    registerFunctional();
-    registerStorage();
-    registerConjugate();
     registerAutocast();
     registerComposed();
     registerRefused();
+    registerFunctional();  // after those that stand above autograd: it takes over what is made of other operators
+    registerStorage();
+    registerConjugate();
     return registerCapture();
   });
   m.def("connect_callbacks", [](py::object flush, py::object verdict, py::object fetch, py::object synchronize, py::object notSupported) {

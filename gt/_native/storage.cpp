@@ -112,12 +112,17 @@ c10::Storage fromBytes(const at::Tensor& bytes) {
   return c10::Storage(c10::make_intrusive<Loaded>(uploadTensor(bytes)));
 }
 
-// New bytes for a storage that was made of bytes and that no tensor has been made of yet.
+// New bytes for a storage that was made of bytes. Tensors may have been made of it before: the old file format has the bytes at its end.
 void writeBytes(const c10::Storage& storage, const at::Tensor& bytes) {
   auto* loaded = dynamic_cast<Loaded*>(storage.unsafeGetStorageImpl());
-  TORCH_CHECK(loaded && loaded->raw, "internal error: only a mux storage that torch.load has just made is filled from a file");
+  TORCH_CHECK(loaded, "internal error: only a mux storage that torch.load has made is filled from a file");
+  loaded->apply_updates();
+  const auto base = loaded->base();
   at::AutoDispatchSkipFunctionalize skip;
-  loaded->add_update(uploadTensor(bytes), {});
+  auto value = uploadTensor(bytes);
+  if (base.scalar_type() != value.scalar_type()) value = at::view_copy(value, base.scalar_type());
+  if (base.sizes() != value.sizes() || base.strides() != value.strides()) value = at::as_strided_copy(value, base.sizes(), base.strides(), 0);
+  loaded->add_update(value, {});
   loaded->apply_updates();
 }
 
@@ -132,7 +137,7 @@ void registerStorage() {
 
 void bindStorage(pybind11::module_& m) {
   m.def("storage_tensor", &whole, "The whole value that a mux storage holds, as a tensor that shares it.");
-  m.def("storage_write", &writeBytes, "Fills a storage that storage_from has made, before a tensor is made of it.");
+  m.def("storage_write", &writeBytes, "Gives a storage that storage_from has made new bytes.");
   m.def("storage_from", &fromBytes, "A mux storage holding the bytes of a one-dimensional CPU tensor.");
 }
 

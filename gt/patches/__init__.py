@@ -1,6 +1,7 @@
 """The names of torch that are replaced while gt is imported: this table, and no other place.
 
-Each replacement does what the name did wherever no mux tensor is concerned. docs/device.md shows the same table; a test compares them.
+Each replacement does what the name did wherever no mux tensor is concerned. docs/device.md shows the same table; a test
+compares them.
 """
 
 from __future__ import annotations
@@ -13,12 +14,26 @@ __all__ = ["PATCHES", "Patch", "install", "is_mux", "locate"]
 _STORAGE = "torch.storage.UntypedStorage"
 
 PATCHES: list[Patch] = [
-    Patch("torch._tensor_str._str_intern", "prints a mux tensor as a tensor, fetching only what is shown", text.str_intern),
+    Patch(
+        "torch._tensor_str._str_intern", "prints a mux tensor as a tensor, fetching only what is shown", text.str_intern
+    ),
     Patch("torch.nn.Module._apply", "a module moved to or from mux keeps its parameter objects", modules.apply),
-    Patch("torch.utils.swap_tensors", "the exchange that such a move makes keeps class, attributes and weak references", modules.swap),
-    Patch("torch.autograd.graph._engine_run_backward", "backward runs on the caller's thread once mux is in use", modules.engine),
+    Patch(
+        "torch.utils.swap_tensors",
+        "the exchange that such a move makes keeps class, attributes and weak references",
+        modules.swap,
+    ),
+    Patch(
+        "torch.autograd.graph._engine_run_backward",
+        "backward runs on the caller's thread once mux is in use",
+        modules.engine,
+    ),
     Patch("torch.autograd._engine_run_backward", "the same function under its second name", modules.engine),
-    Patch(f"{_STORAGE}.data_ptr", "torch.save and torch.load tell storages apart by it: a number that only identifies, not an address", storage.data_ptr),
+    Patch(
+        f"{_STORAGE}.data_ptr",
+        "torch.save and torch.load tell storages apart by it: a number that only identifies, not an address",
+        storage.data_ptr,
+    ),
     Patch(f"{_STORAGE}.cpu", "torch.save reads a storage with it", storage.cpu),
     Patch(f"{_STORAGE}.to", "torch.load moves a storage with it", storage.to),
     Patch(f"{_STORAGE}.clone", "copy.deepcopy copies a storage with it", storage.clone),
@@ -38,7 +53,22 @@ PATCHES: list[Patch] = [
     Patch("torch.to_dlpack", "refused: a mux tensor has no memory to hand out", refused.dlpack),
     Patch("torch.nested.nested_tensor", "refused: values on mux are dense", refused.jagged),
     Patch("torch.nested.as_nested_tensor", "refused: values on mux are dense", refused.jagged),
-    Patch("torch._functorch.eager_transforms._wrap_functional_tensor", "refused: functionalize over mux tensors", refused.functionalize),
+    Patch(
+        "torch._functorch.eager_transforms._wrap_functional_tensor",
+        "refused: functionalize over mux tensors",
+        refused.functionalize,
+    ),
+    Patch(
+        "torch._functorch.eager_transforms.linearize",
+        "refused: it would take mux tensors for constants",
+        refused.linearize,
+    ),
+    Patch("torch.func.linearize", "the same function under its second name", refused.linearize),
+    Patch(
+        "torch.fx.experimental.proxy_tensor.make_fx",
+        "refused: it would take mux tensors for constants",
+        refused.make_fx,
+    ),
     Patch("torch.compile", "refused when a compiled function meets a mux tensor", refused.compile),
 ]
 

@@ -17,8 +17,8 @@ class Patch:
     Attributes:
         name: the dotted name, as it stands in docs/device.md.
         why: why it must be replaced.
-        make: takes what stands there and returns what shall stand there; it does what the original does wherever no mux tensor is
-            concerned.
+        make: takes what stands there and returns what shall stand there; it does what the original does wherever no mux
+            tensor is concerned.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""Moving modules to and from mux so that a parameter stays the object it was: tied weights stay tied, optimisers keep what they hold.
+"""Moving modules to and from mux so that a parameter stays the object it was: tied weights stay tied, optimisers keep what
+they hold.
 
-Between CPU and CUDA torch writes ``param.data``; a CPU tensor can't become a mux one in that way, and torch would put new parameters in
-the module, one for each name. Here the two objects exchange what they refer to.
+Between CPU and CUDA torch writes ``param.data``; a CPU tensor can't become a mux one in that way, and torch would put new
+parameters in the module, one for each name. Here the two objects exchange what they refer to.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from torch import nn
 
 from gt.patches.base import is_mux
 
-_local = threading.local()  # .converting: the conversion under way in this thread crosses to or from mux (None: none is under way)
+_local = (
+    threading.local()
+)  # .converting: does the conversion under way in this thread cross to or from mux? None: none is
 _swapping = threading.Lock()
 _depth = 0  # conversions under way that need torch's process-wide switch
 
@@ -48,7 +51,7 @@ def _crosses(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> b
         try:
             with torch.no_grad():
                 found = fn(torch.empty(0, dtype=parameter.dtype, device=parameter.device)).device.type
-        except Exception:  # noqa: BLE001  # the conversion itself will raise it, at the user's line
+        except Exception:  # the conversion itself will raise it, at the user's line
             return False
         if found != kind and "mux" in (found, kind):
             return True
@@ -63,7 +66,7 @@ def _switch(step: int) -> None:
 
 
 def swap(original: Callable[..., None]) -> Callable[..., None]:
-    """For ``torch.utils.swap_tensors``: inside a conversion the object keeps its class, attributes and weak references."""
+    """For ``torch.utils.swap_tensors``: inside a conversion the object keeps its class, attributes, weak references."""
 
     def swap_tensors(t1: torch.Tensor, t2: torch.Tensor) -> None:
         if getattr(_local, "converting", None) and is_mux(t1) != is_mux(t2):
@@ -77,8 +80,8 @@ def swap(original: Callable[..., None]) -> Callable[..., None]:
 def engine(original: Callable[..., Any]) -> Callable[..., Any]:
     """For ``_engine_run_backward``: backward runs on the caller's thread once mux is in use.
 
-    A thread of the autograd engine's own would drop Python objects while the interpreter ends, and hold the interpreter's lock against
-    the thread that waits for it.
+    A thread of the autograd engine's own would drop Python objects while the interpreter ends, and hold the interpreter's
+    lock against the thread that waits for it.
     """
 
     def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from gt.errors import NotSupported
 from gt.patches.base import is_mux
@@ -19,7 +20,9 @@ def dlpack(original: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         if is_mux(self):
             raise NotSupported(
-                "handing out a mux tensor's memory (DLPack)", "a value on mux has no memory in this process", "hand out a CPU copy (Tensor.cpu())"
+                "handing out a mux tensor's memory (DLPack)",
+                "a value on mux has no memory in this process",
+                "hand out a CPU copy (Tensor.cpu())",
             )
         return original(self, *args, **kwargs)
 
@@ -42,6 +45,44 @@ def functionalize(original: Callable[..., Any]) -> Callable[..., Any]:
     return wrap
 
 
+def linearize(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For ``torch.func.linearize``, which traces: what it would record of mux tensors are constants."""
+
+    @wraps(original)
+    def torch_linearize(func: Callable[..., Any], *primals: Any) -> Any:
+        if any(is_mux(leaf) for leaf in tree_leaves(primals)):
+            raise NotSupported(
+                "torch.func.linearize over mux tensors",
+                "it traces the function, and a trace would take mux tensors for constants",
+                "use torch.func.jvp, or torch.func.jacfwd",
+            )
+        return original(func, *primals)
+
+    return torch_linearize
+
+
+def make_fx(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For ``torch.fx.experimental.proxy_tensor.make_fx``, which traces too."""
+
+    @wraps(original)
+    def torch_make_fx(*options: Any, **named: Any) -> Any:
+        traced = original(*options, **named)
+
+        @wraps(traced)
+        def call(*args: Any) -> Any:
+            if any(is_mux(leaf) for leaf in tree_leaves(args)):
+                raise NotSupported(
+                    "make_fx over mux tensors",
+                    "a trace would take mux tensors for constants",
+                    "trace with CPU or meta tensors",
+                )
+            return traced(*args)
+
+        return call
+
+    return torch_make_fx
+
+
 def jagged(original: Callable[..., Any]) -> Callable[..., Any]:
     """For the constructors of ``torch.nested``."""
 
@@ -49,7 +90,11 @@ def jagged(original: Callable[..., Any]) -> Callable[..., Any]:
     def make(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         inside = tensors if isinstance(tensors, list | tuple) else [tensors]
         if any(is_mux(each) for each in inside) or torch.device(kwargs.get("device") or "cpu").type == "mux":
-            raise NotSupported("a nested tensor", "values on mux are dense tensors", "pad the tensors (torch.nn.utils.rnn.pad_sequence) and use a mask")
+            raise NotSupported(
+                "a nested tensor",
+                "values on mux are dense tensors",
+                "pad the tensors (torch.nn.utils.rnn.pad_sequence) and use a mask",
+            )
         return original(tensors, *args, **kwargs)
 
     return make
@@ -70,7 +115,7 @@ _watching = False
 
 
 def _watch_frames() -> None:
-    """Looks at each frame that dynamo is about to compile. Dynamo is imported here, where a program asks for it anyway."""
+    """Looks at each frame that dynamo is about to compile. Dynamo is imported here: the program asks for it anyway."""
     global _watching
     if _watching:
         return
@@ -85,7 +130,7 @@ def _watch_frames() -> None:
             raise NotSupported(
                 f"torch.compile over mux tensors ({frame.f_code.co_qualname})",
                 "the compiler would generate code for memory that isn't in this process",
-                "call the function without torch.compile: what runs on mux is sent as a stream of whole operators already",
+                "call the function without torch.compile: what runs on mux travels as a stream of operators already",
             )
         return original(self, frame, *args, **kwargs)
 

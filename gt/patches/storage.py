@@ -1,7 +1,9 @@
-"""Storages of mux tensors. They hold no memory in this process: what reads or copies one goes through the tensor it stands for.
+"""Storages of mux tensors. They hold no memory in this process: what reads or copies one goes through the tensor it stands
+for.
 
-With these, ``copy.deepcopy``, ``pickle``, ``torch.save`` and ``torch.load`` are torch's own: what shares a storage goes on sharing it, and a
-file has plain CPU bytes with the location ``mux:0``, so that it loads with ``map_location="cpu"`` where GT isn't installed.
+With these, ``copy.deepcopy``, ``pickle``, ``torch.save`` and ``torch.load`` are torch's own: what shares a storage goes on
+sharing it, and a file has plain CPU bytes with the location ``mux:0``, so that it loads with ``map_location="cpu"`` where GT
+isn't installed.
 """
 
 from __future__ import annotations
@@ -37,16 +39,19 @@ def host(storage: Storage) -> Storage:
     """The bytes of a mux storage as a new CPU storage."""
     base: torch.Tensor = _capture.storage_tensor(storage)
     fetched = base.cpu()
-    if fetched.stride() == base.stride() and base.storage_offset() == 0 and fetched.untyped_storage().nbytes() == storage.nbytes():
-        return fetched.untyped_storage()
-    whole = torch.zeros(storage.nbytes(), dtype=torch.uint8).untyped_storage()  # a value with gaps, or one that overlaps itself
-    torch.empty(0, dtype=base.dtype).set_(whole, base.storage_offset(), base.shape, base.stride()).copy_(fetched)
+    found = fetched.untyped_storage()
+    if fetched.stride() == base.stride() and base.storage_offset() == 0 and found.nbytes() == storage.nbytes():
+        return found
+    # a value with gaps, or one that overlaps itself
+    whole = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu").untyped_storage()
+    view = torch.empty(0, dtype=base.dtype, device="cpu")
+    view.set_(whole, base.storage_offset(), base.shape, base.stride()).copy_(fetched)
     return whole
 
 
 def from_host(storage: Storage) -> Storage:
     """A mux storage with the bytes of a CPU storage. The first tensor that is made of it decides what it holds."""
-    made: Storage = _capture.storage_from(torch.empty(0, dtype=torch.uint8).set_(storage))
+    made: Storage = _capture.storage_from(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage))
     return made
 
 
@@ -79,10 +84,10 @@ def _iterate(storage: Storage) -> Iterator[int]:
 
 
 def _set_from_file(storage: Storage, *where: Any) -> Storage:
-    """``_set_from_file(file, offset, is_real_file, item_size)``: the old file format fills a storage that is on its device already."""
+    """``_set_from_file(file, offset, is_real_file, item_size)``: the old file format fills a storage on its device."""
     read = torch.UntypedStorage(storage.nbytes())
     read._set_from_file(*where)
-    _capture.storage_write(storage, torch.empty(0, dtype=torch.uint8).set_(read))
+    _capture.storage_write(storage, torch.empty(0, dtype=torch.uint8, device="cpu").set_(read))
     return storage
 
 

@@ -73,7 +73,7 @@ def _contents(tensor: torch.Tensor, indent: int) -> str:
 
 
 def _edges(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` with every long dimension cut down to its two ends and one more, so that "..." still stands between them."""
+    """``tensor`` with every long dimension cut down to its two ends and one more: "..." still stands between them."""
     ends: int = _tensor_str.PRINT_OPTS.edgeitems
     for dim, size in enumerate(tensor.shape):
         if size > 2 * ends + 1:

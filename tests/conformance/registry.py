@@ -142,8 +142,8 @@ LEGACY_TYPE = re.compile(r"torch\.(?:\w+\.)?(\w+)Tensor\b|\b(?:CPU|CUDA|mux)(\w+
 
 
 def without_legacy_types(found: Raised | str) -> Raised | str:
-    """A message that names a tensor's legacy type ("torch.FloatTensor", "torch.mux.FloatTensor", "CPUFloatType") without
-    the device in it: every device has its own spelling.
+    """A message that names a tensor's legacy type ("torch.FloatTensor", "torch.mux.FloatTensor", "CPUFloatType")
+    without the device in it: every device has its own spelling.
     """
     if isinstance(found, str):
         return found

@@ -59,8 +59,8 @@ def _steps(d: str, model: nn.Module, optimiser: torch.optim.Optimizer, count: in
 
 
 def _state(optimiser: torch.optim.Optimizer) -> Any:
-    """State without step counters: their device is the optimiser's own choice for each implementation. NAdam keeps its running
-    product on the CPU beside them, whatever the device of the parameters.
+    """State without step counters: their device is the optimiser's own choice for each implementation. NAdam keeps its
+    running product on the CPU beside them, whatever the device of the parameters.
     """
     kept = optimiser.state_dict()["state"]
     return {
