@@ -819,6 +819,49 @@ def test_random_words_never_crash(numbers: list[int], first: int, verdict: bool)
     assert stats["values"] >= 0 and harness.executor.stats()["value_bytes"] == 0
 
 
+ARGUMENT = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(-(1 << 64), 1 << 64),
+        st.floats(),
+        st.text(max_size=3),
+        st.sampled_from(
+            [["t"], ["f"], ["i"], ["z"], ["d"], ["g"], ["c", 7, True], ["c", 9, False], ["c", 4], [], ["l"]]
+        ),
+        st.dictionaries(st.text(max_size=2), st.integers(), max_size=1),
+    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.lists(inner, max_size=4).map(lambda items: ["l", *items])),
+    max_leaves=8,
+)
+OPERATOR = st.sampled_from(
+    [
+        ("add", "Tensor"),
+        ("neg", ""),
+        ("cat", ""),
+        ("index", "Tensor"),
+        ("sum", "dim_IntList"),
+        ("zeros", ""),
+        ("clamp", ""),
+    ]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(OPERATOR, st.lists(ARGUMENT, max_size=5), st.integers(0, 4), st.lists(st.integers(-2, 3), max_size=8))
+def test_random_definitions_never_crash(
+    operator: tuple[str, str], arguments: list[Any], inputs: int, rest: list[int]
+) -> None:
+    harness = Harness(cap=1 << 20)
+    for _ in range(3):
+        harness.put(X)
+    harness.executor.define("s", [definition(1, operator[0], arguments, [X] * inputs, overload=operator[1])])
+    harness.executor.run("s", words(1, *rest), 0, 10, True)
+    failure, found = harness.executor.verdict("s")
+    assert (failure is None) != (found is None)
+    assert torch.equal(harness.get(2), X)
+
+
 def test_many_values_come_and_go(harness: Harness) -> None:
     """The table grows, shrinks and keeps its entries apart (ids that a client picks to collide included)."""
     shuffle = random.Random(0)

@@ -315,7 +315,7 @@ inline bool denied(const std::string& name) {
       "aten::from_file", "aten::_copy_from", "aten::_copy_from_and_resize", "aten::_cudnn_rnn_flatten_weight", "aten::record_stream",
       "aten::_pin_memory", "aten::pin_memory", "aten::data", "aten::set_data", "aten::_use_cudnn_rnn_flatten_weight",
       "aten::_nested_view_from_buffer_copy", "aten::_make_dual_copy", "aten::_fw_primal_copy", "aten::_cslt_compress",
-      "aten::_lazy_clone", "aten::_backward"};
+      "aten::_lazy_clone", "aten::_backward", "aten::_add_batch_dim", "aten::_remove_batch_dim"};
   return all.count(name) != 0;
 }
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "allowance.hpp"
+#include "arguments.hpp"
 #include "definition.hpp"
 #include "failure.hpp"
 #include "layout.hpp"
@@ -324,92 +325,7 @@ class Session {
     return changed;
   }
 
-  void fill(Template& t) {
-    stack_.clear();
-    input_ = 0;
-    literal_ = 0;
-    for (auto& node : t.arguments) {
-      if (node.kind == Node::CONSTANT)
-        stack_.push_back(node.value);
-      else if (node.kind == Node::INPUT)
-        stack_.emplace_back(*inputs_[input_++]);
-      else
-        stack_.push_back(build(node));
-    }
-    for (size_t i = 0; i < t.shielded.size(); ++i)
-      if (t.shielded[i] && stack_[i].isTensor() && stack_[i].toTensor().defined()) stack_[i] = stack_[i].toTensor().clone();
-  }
-
-  double nextDouble() {
-    double value;
-    std::memcpy(&value, literals_ + literal_++, sizeof value);
-    return value;
-  }
-
-  c10::IValue build(Node& node) {
-    switch (node.kind) {
-      case Node::CONSTANT: return node.value;
-      case Node::INPUT: return *inputs_[input_++];
-      case Node::FLOAT: return nextDouble();
-      case Node::INT: return literals_[literal_++];
-      case Node::COMPLEX: {
-        const double real = nextDouble(), imaginary = nextDouble();
-        return c10::complex<double>(real, imaginary);
-      }
-      case Node::SCALAR_TENSOR: return scalarTensor(node);
-      case Node::GENERATOR: return at::globalContext().defaultGenerator(shared_.device);
-      case Node::TENSORS: {
-        c10::List<at::Tensor> all;
-        all.reserve(node.items.size());
-        for (auto& item : node.items) all.push_back(build(item).toTensor());
-        return all;
-      }
-      case Node::MAYBE_TENSORS: {
-        c10::List<std::optional<at::Tensor>> all;
-        all.reserve(node.items.size());
-        for (auto& item : node.items) all.push_back(build(item).toOptional<at::Tensor>());
-        return all;
-      }
-      case Node::INTS: return list<int64_t>(node, [](const c10::IValue& v) { return v.toInt(); });
-      case Node::FLOATS:
-        return list<double>(node, [](const c10::IValue& v) { return v.isInt() ? static_cast<double>(v.toInt()) : v.toDouble(); });
-      case Node::BOOLS: return list<bool>(node, [](const c10::IValue& v) { return v.toBool(); });
-      case Node::SCALARS: {
-        c10::impl::GenericList all(c10::NumberType::get());
-        for (auto& item : node.items) all.push_back(build(item));
-        return all;
-      }
-    }
-    TORCH_INTERNAL_ASSERT(false, "unreachable");
-  }
-
-  template <class T, class F>
-  c10::IValue list(Node& node, F&& take) {
-    c10::List<T> all;
-    all.reserve(node.items.size());
-    for (auto& item : node.items) all.push_back(take(build(item)));
-    return all;
-  }
-
-  at::Tensor scalarTensor(Node& node) {
-    const bool complex = c10::isComplexType(node.dtype);
-    const int64_t words[2] = {literals_[literal_], complex ? literals_[literal_ + 1] : 0};
-    literal_ += complex ? 2 : 1;
-    if (node.made.defined() && words[0] == node.last[0] && words[1] == node.last[1]) return node.made;
-    double parts[2];
-    std::memcpy(parts, words, sizeof parts);
-    const auto options = at::TensorOptions().dtype(node.dtype);
-    at::Tensor made;
-    if (complex)
-      made = at::scalar_tensor(c10::complex<double>(parts[0], parts[1]), options);
-    else if (c10::isFloatingType(node.dtype))
-      made = at::scalar_tensor(parts[0], options);
-    else
-      made = at::scalar_tensor(words[0], options);
-    if (node.wrapped) made.unsafeGetTensorImpl()->set_wrapped_number(true);
-    std::memcpy(node.last, words, sizeof words);
-    return node.made = made;
-  }
+  void fill(Template& t) { arguments_.fill(t, inputs_, literals_, shared_.device, stack_); }
 
   // One (seed, offset) gives the same numbers always, whoever ran before: every random instruction starts the generator anew.
   void seed(Template& t) {
@@ -548,7 +464,7 @@ class Session {
   std::vector<at::Tensor> relaid_, results_;
   std::vector<c10::IValue> stack_;
   const int64_t* literals_ = nullptr;
-  size_t input_ = 0, literal_ = 0;
+  Arguments arguments_;
   int64_t site_ = 0;
   bool want_verdict_ = false, ran_ = false;
 };
