@@ -3,8 +3,6 @@
 // few words to the batch under way, a miss asks the worker (through Python) what the call gives.
 #include <ATen/EmptyTensor.h>
 #include <ATen/FunctionalTensorWrapper.h>
-#include <ATen/InferSize.h>
-#include <ATen/TensorUtils.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -39,6 +37,7 @@ struct Operator {
   bool cpuIndices = false;  // index tensors may live on the CPU, as on CUDA
   bool tensorsOnly = true;  // every return is a tensor or a list of tensors
   bool view = false;        // the copying form of a view
+  bool absolute = false;    // as_strided
 };
 
 // A value's handle. In inference mode a view of a normal tensor, and what is written into one, is no inference tensor.
@@ -95,6 +94,7 @@ Operator describe(const c10::OperatorHandle& handle) {
   op.dynamic = handle.hasTag(at::Tag::dynamic_output_shape) || handle.hasTag(at::Tag::data_dependent_output) || kDynamic.count(op.name);
   op.keyed = kKeyed.count(op.name);
   op.view = op.name.size() > 5 && op.name.compare(op.name.size() - 5, 5, "_copy") == 0 && op.name != "aten::_to_copy";
+  op.absolute = op.name == "aten::as_strided_copy";
   op.cpuIndices = kCpuIndices.count(op.name);
   return op;
 }
@@ -357,10 +357,25 @@ std::string shapesOf(const std::vector<const Meta*>& metas) {
   return text;
 }
 
-// view_copy, which stands for Tensor.view here, would copy where a view isn't possible.
-void checkView(const at::Tensor& self, const c10::IValue& size) {
-  const auto wanted = at::infer_size(size.toIntVector(), self.numel());
-  TORCH_CHECK(at::detail::computeStride(self.sizes(), self.strides(), wanted).has_value(), "view size is not compatible with input tensor's size and stride (at least one dimension spans across two contiguous subspaces). Use .reshape(...) instead.");
+// Where the outputs of a view's copying form would lie in the storage of the view itself, input at its beginning: the worker's own answer
+// won't do, as its value may lie anywhere. Throws torch's own error where Tensor.view isn't possible: view_copy would copy.
+std::vector<int64_t> viewOffsets(const Operator& op, const c10::IValue* arguments, size_t n) {
+  const auto handle = c10::Dispatcher::singleton().findSchema({op.name.substr(0, op.name.size() - 5), op.overload});
+  if (!handle || handle->schema().arguments().size() != n) return {};
+  Stack stack;
+  try {
+    callOn(*handle, arguments, n, c10::kMeta, stack);
+  } catch (const std::exception&) {
+    if (op.name == "aten::view_copy" && op.overload.empty()) throw;
+    return {};  // the worker will say what is wrong
+  }
+  std::vector<int64_t> offsets;
+  for (const auto& r : stack) {
+    if (r.isTensor()) offsets.push_back(r.toTensor().storage_offset());
+    else
+      for (const at::Tensor& t : r.toTensorVector()) offsets.push_back(t.storage_offset());
+  }
+  return offsets;
 }
 
 struct Recorder {
@@ -408,9 +423,11 @@ struct Recorder {
   void give(Stack* stack, const Template& t, int64_t id, uint32_t life) {
     const bool wrap = !functionalizing();
     const bool normal = C10_UNLIKELY(c10::InferenceMode::is_enabled()) && (normalValues || (op.view && arguments[0].isTensor() && !arguments[0].toTensor().is_inference()));
+    const int64_t begin = op.view ? inputOffset() : 0;  // bytes
     auto make = [&](const Output& o) {
       if (!o.meta) return id++, at::Tensor();
-      at::Tensor inner = makeHandle(id++, o.meta, o.offset, life, normal);
+      const int64_t offset = C10_LIKELY(!begin) ? o.offset : o.offset + begin / static_cast<int64_t>(c10::elementSize(o.meta->dtype));
+      at::Tensor inner = makeHandle(id++, o.meta, offset, life, normal);
       return wrap ? wrapped(inner) : inner;
     };
     stack->erase(stack->end() - static_cast<long>(n), stack->end());
@@ -427,6 +444,14 @@ struct Recorder {
     }
   }
 
+  // How many bytes after the beginning of its storage a view's input lies. What is made of operators that aren't views begins at 0;
+  // as_strided counts from the beginning of the storage itself.
+  int64_t inputOffset() const {
+    if (!arguments[0].isTensor() || (op.absolute && !arguments[3].isNone())) return 0;
+    const auto& t = arguments[0].toTensor();
+    return t.storage_offset() * static_cast<int64_t>(t.element_size());
+  }
+
   // The instruction leaves at once and the worker's answer is waited for.
   const Template& ask(Stack* stack, const Template* known, int64_t site, int64_t signal) {
     auto& s = Stream::the();
@@ -434,9 +459,10 @@ struct Recorder {
     std::vector<const Meta*> metas;
     std::string definition;
     std::vector<int32_t> lists;
+    std::vector<int64_t> offsets;
     size_t outputs;
     if (!known) {
-      if (op.name == "aten::view_copy" && op.overload.empty()) checkView(arguments[0].toTensor(), arguments[1]);
+      if (op.view) offsets = viewOffsets(op, arguments, n);
       if (call.inputs.empty() || listsUntold()) p = predict(handle, arguments, n);
       for (size_t i = 0; i < n; i++) inputMetas(metas, op, arguments[i]);
       if (p.known) lists = p.lists, outputs = p.outputs.size();
@@ -474,7 +500,9 @@ struct Recorder {
     }
     auto t = std::make_unique<Template>();
     t->id = id, t->dynamic = dynamic(), t->lists = std::move(lists);
-    for (auto& o : verdict) t->outputs.push_back(o ? *o : Output{nullptr, 0});
+    for (auto& o : verdict) t->outputs.push_back({o ? o->meta : nullptr, 0});
+    if (known && op.view) for (size_t i = 0; i < outputs; i++) t->outputs[i].offset = known->outputs[i].offset;
+    if (offsets.size() == outputs) for (size_t i = 0; i < outputs; i++) t->outputs[i].offset = offsets[i];
     give(stack, *t, first, life);
     std::lock_guard lock(s.mutex);
     // Kept only if it is the first of its key: another thread may have asked the same meanwhile, and a third reads that answer now.

@@ -287,9 +287,19 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("refresh_flags", [](bool flushDenormal) {
     auto& context = at::globalContext();
     int64_t flags = flushDenormal ? words::FLUSH_DENORMAL : 0;
-    if (context.allowTF32CuDNN()) flags |= words::TF32_CUDNN;
-    if (context.allowTF32CuBLAS()) flags |= words::TF32_CUBLAS;
-    const auto precision = context.float32MatmulPrecision();
+    // The older getters refuse to answer a program that has used both ways to set these flags; the newer one always does.
+    const auto tf32 = [&](at::Float32Op op) { return context.float32Precision(at::Float32Backend::CUDA, op) == at::Float32Precision::TF32; };
+    const auto either = [](auto older, auto newer) {
+      try {
+        return older();
+      } catch (const c10::Error&) {
+        return newer();
+      }
+    };
+    if (either([&] { return context.allowTF32CuDNN(); }, [&] { return tf32(at::Float32Op::CONV); })) flags |= words::TF32_CUDNN;
+    if (either([&] { return context.allowTF32CuBLAS(); }, [&] { return tf32(at::Float32Op::MATMUL); })) flags |= words::TF32_CUBLAS;
+    const auto precision = either([&] { return context.float32MatmulPrecision(); },
+                                  [&] { return tf32(at::Float32Op::MATMUL) ? at::Float32MatmulPrecision::HIGH : at::Float32MatmulPrecision::HIGHEST; });
     if (precision == at::Float32MatmulPrecision::HIGH) flags |= words::MATMUL_HIGH;
     if (precision == at::Float32MatmulPrecision::MEDIUM) flags |= words::MATMUL_MEDIUM;
     auto& s = Stream::the();

@@ -54,7 +54,14 @@ void settle(const c10::Storage& storage, c10::ScalarType dtype, c10::IntArrayRef
   loaded->apply_updates();
 }
 
+// Set while viewOf calls as_strided on what lies from the storage's beginning.
+thread_local bool direct = false;
+
 at::Tensor viewOf(const c10::Storage& storage, c10::ScalarType dtype, c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset) {
+  struct Direct {
+    const bool before = std::exchange(direct, true);
+    ~Direct() { direct = before; }
+  } guard;
   implOf(storage);
   settle(storage, dtype, sizes, strides, offset);
   auto tensor = whole(storage);
@@ -95,6 +102,22 @@ struct SetStorage final : Original {
   }
 };
 
+// as_strided counts from the beginning of the storage, whatever view it is called on.
+struct AsStrided final : Original {
+  using Original::Original;
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
+    auto* arguments = stack->data() + stack->size() - 4;
+    const auto self = arguments[0].toTensor();
+    if (direct || !isMux(self) || fun::isBaseTensor(self)) return original.callBoxed(handle, keys, stack);
+    const auto sizes = arguments[1].toIntVector(), strides = arguments[2].toIntVector();
+    const auto offset = arguments[3].isNone() ? self.storage_offset() : arguments[3].toInt();
+    fun::sync(self);
+    auto view = viewOf(self.storage(), self.scalar_type(), sizes, strides, offset);
+    stack->erase(stack->end() - 4, stack->end());
+    stack->push_back(std::move(view));
+  }
+};
+
 struct IsSetTo final : Original {
   using Original::Original;
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
@@ -132,6 +155,7 @@ void registerStorage() {
   auto& dispatcher = c10::Dispatcher::singleton();
   replace<SetStorage>(dispatcher.findSchemaOrThrow("aten::set_", "source_Storage"));
   replace<SetStorage>(dispatcher.findSchemaOrThrow("aten::set_", "source_Storage_storage_offset"));
+  replace<AsStrided>(dispatcher.findSchemaOrThrow("aten::as_strided", ""));
   replace<IsSetTo>(dispatcher.findSchemaOrThrow("aten::is_set_to", ""));
 }
 

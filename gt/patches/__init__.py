@@ -6,7 +6,8 @@ compares them.
 
 from __future__ import annotations
 
-from gt.patches import modules, refused, storage, text
+from gt._native import _capture
+from gt.patches import modules, numbers, refused, storage, text
 from gt.patches.base import Patch, is_mux, locate
 
 __all__ = ["PATCHES", "Patch", "install", "is_mux", "locate"]
@@ -29,6 +30,14 @@ PATCHES: list[Patch] = [
         modules.engine,
     ),
     Patch("torch.autograd._engine_run_backward", "the same function under its second name", modules.engine),
+    Patch("torch.set_float32_matmul_precision", "the flag travels with the stream", numbers.refreshing),
+    Patch("torch.set_flush_denormal", "the flag travels with the stream", numbers.flush_denormal),
+    Patch("torch._C._set_cublas_allow_tf32", "the flag travels with the stream", numbers.refreshing),
+    Patch("torch._C._set_cudnn_allow_tf32", "the flag travels with the stream", numbers.refreshing),
+    Patch("torch._C._set_fp32_precision_setter", "the flag travels with the stream", numbers.refreshing),
+    Patch(
+        "torch.backends.cudnn.CudnnModule.allow_tf32", "the flag travels with the stream", numbers.refreshing_property
+    ),
     Patch(
         f"{_STORAGE}.data_ptr",
         "torch.save and torch.load tell storages apart by it: a number that only identifies, not an address",
@@ -77,3 +86,4 @@ def install() -> None:
     """Applies the table; once a process."""
     for patch in PATCHES:
         patch.install()
+    _capture.refresh_flags(False)  # what the environment has set

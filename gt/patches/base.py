@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,9 @@ class Patch:
     def install(self) -> None:
         """Replaces the name. Raises AttributeError where this torch has no such name."""
         owner, attribute = locate(self.name)
-        setattr(owner, attribute, self.make(getattr(owner, attribute)))
+        # of a class the attribute itself, not what it gives: a property stays one
+        found = inspect.getattr_static(owner, attribute) if isinstance(owner, type) else getattr(owner, attribute)
+        setattr(owner, attribute, self.make(found))
 
 
 def locate(name: str) -> tuple[Any, str]:

@@ -1,8 +1,8 @@
-"""Moving modules to and from mux so that a parameter stays the object it was: tied weights stay tied, optimisers keep what
-they hold.
+"""Moving modules to and from mux so that a parameter stays the object it was: tied weights stay tied, optimisers keep
+what they hold.
 
-Between CPU and CUDA torch writes ``param.data``; a CPU tensor can't become a mux one in that way, and torch would put new
-parameters in the module, one for each name. Here the two objects exchange what they refer to.
+Between CPU and CUDA torch writes ``param.data``; a CPU tensor can't become a mux one in that way, and torch would put
+new parameters in the module, one for each name. Here the two objects exchange what they refer to.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def swap(original: Callable[..., None]) -> Callable[..., None]:
 def engine(original: Callable[..., Any]) -> Callable[..., Any]:
     """For ``_engine_run_backward``: backward runs on the caller's thread once mux is in use.
 
-    A thread of the autograd engine's own would drop Python objects while the interpreter ends, and hold the interpreter's
-    lock against the thread that waits for it.
+    A thread of the autograd engine's own would drop Python objects while the interpreter ends, and hold the
+    interpreter's lock against the thread that waits for it.
     """
 
     def _engine_run_backward(*args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Storages of mux tensors. They hold no memory in this process: what reads or copies one goes through the tensor it stands
-for.
+"""Storages of mux tensors. They hold no memory in this process: what reads or copies one goes through the tensor it
+stands for.
 
-With these, ``copy.deepcopy``, ``pickle``, ``torch.save`` and ``torch.load`` are torch's own: what shares a storage goes on
-sharing it, and a file has plain CPU bytes with the location ``mux:0``, so that it loads with ``map_location="cpu"`` where GT
-isn't installed.
+With these, ``copy.deepcopy``, ``pickle``, ``torch.save`` and ``torch.load`` are torch's own: what shares a storage goes
+on sharing it, and a file has plain CPU bytes with the location ``mux:0``, so that it loads with ``map_location="cpu"``
+where GT isn't installed.
 """
 
 from __future__ import annotations

@@ -301,6 +301,27 @@ def overlapping_self_copy(d: str) -> Any:
 
 
 @row(GROUP)
+def as_strided_of_a_view(d: str) -> Any:
+    """It counts from the beginning of the storage, whatever it is called on, and writes there."""
+    base = make(d, 12)
+    view = base[4:].view(2, 4)
+    one, two = view.as_strided((2,), (3,), 5), view[1].as_strided((2, 2), (1, 2))
+    one.add_(10)
+    return base, view, one, two, view.view(torch.int32).as_strided((2,), (1,), 9)
+
+
+@row(GROUP)
+def offsets_of_like_views(d: str) -> Any:
+    """Views that differ only in where they begin."""
+    found: list[torch.Tensor] = []
+    for begin in range(4):
+        part = make(d, 4, 6)[begin]
+        found += [part, part.view(2, 3), part.view(2, 3).t(), part.detach(), part[2:], *part.split(2)]
+        found += [part.view(torch.int16)[3:], part[1:].as_strided((2,), (2,)), part * 1]
+    return found
+
+
+@row(GROUP)
 def view_outlives_base(d: str) -> Any:
     view = make(d, 4, 6).t()[2:4]
     view.add_(1)
