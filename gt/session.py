@@ -50,7 +50,8 @@ class Session:
         self.context: zmq.Context[Any] = zmq.Context()
         self.link = Link(self.context, where.front)
         self._results: dict[int, messages.Result] = {}
-        self._wanted: set[int] = set()
+        self._given_up: set[int] = set()  # requests whose answers nobody waits for
+        self._uploads: set[int] = set()  # requests of uploads: their answers only free memory
         self._regions: dict[int, Region] = {}  # request -> memory that a worker reads or writes until it answers
         self._flushing = threading.RLock()
         self._sent = 0  # seq of the last batch or upload that left
@@ -163,6 +164,7 @@ class Session:
             torch.frombuffer(region.view, dtype=torch.uint8).copy_(_flat(data))
             request, source = _capture.new_request(), region.address
             self._regions[request] = region
+            self._uploads.add(request)
         else:
             transfer = _capture.new_request()
             self.bulk.upload(transfer, _flat(data).numpy().data)
@@ -183,15 +185,17 @@ class Session:
 
     def ask(self, request: int, message: Any | None) -> messages.Result:
         """Sends ``message`` (None: it went with a batch) and waits for the Result of ``request``."""
-        self._wanted.add(request)
         try:
             self.flush()
             if message is not None:
                 self.link.send(message)
-            return self.link.wait(lambda: self._results.pop(request, None))  # type: ignore[no-any-return]  # Link.wait is generic
-        finally:
-            self._wanted.discard(request)
-            self._results.pop(request, None)
+            result: messages.Result = self.link.wait(lambda: self._results.pop(request, None))
+            return result
+        except BaseException:  # an interrupt: nobody waits for the answer any more
+            self._given_up.add(request)
+            if self._results.pop(request, None) is not None:
+                self._given_up.discard(request)
+            raise
 
     def verdict(self, request: int, site: int) -> list[Any]:
         """Output metas of the template whose first call, at source line ``site``, is asked about by ``request``.
@@ -233,10 +237,8 @@ class Session:
     def _in_chunks(self, request: int, id: int, out: torch.Tensor) -> None:
         flat = _flat(out)
         self.bulk.expect(request, flat.numpy().data)
-        self._wanted.add(request)
         try:
             self._fetched(request, id, ["s", request, flat.numel()])
-            self._wanted.add(request)
 
             def given_up() -> bool:  # a second Result says that the worker was lost on the way
                 self.link.pump()
@@ -247,7 +249,6 @@ class Session:
                 raise self.exception(self._results[request].failure or [], at_the_call=False)
         finally:
             self.bulk.forget(request)
-            self._wanted.discard(request)
             self._results.pop(request, None)
 
     def _release(self, request: int) -> None:
@@ -274,10 +275,14 @@ class Session:
     # -- what arrives (under the link's lock) -----------------------------------------------------------------------
 
     def _result(self, result: messages.Result) -> None:
-        if result.request in self._wanted:
-            self._results[result.request] = result
+        # Kept even where nobody waits yet: another thread may have sent the question before its owner came to wait.
+        request = result.request
+        if request in self._uploads or request in self._given_up:
+            self._uploads.discard(request)
+            self._given_up.discard(request)
+            self._release(request)
         else:
-            self._release(result.request)  # an upload has been read, or a fetch that was given up is answered
+            self._results[request] = result
 
     def _notice(self, notice: messages.Notice) -> None:
         if notice.level == "fatal":
