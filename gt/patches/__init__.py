@@ -18,7 +18,11 @@ PATCHES: list[Patch] = [
     Patch(
         "torch._tensor_str._str_intern", "prints a mux tensor as a tensor, fetching only what is shown", text.str_intern
     ),
-    Patch("torch.nn.Module._apply", "a module moved to or from mux keeps its parameter objects", modules.apply),
+    Patch(
+        "torch.nn.modules.module.Module._apply",
+        "a module moved to or from mux keeps its parameter objects",
+        modules.apply,
+    ),
     Patch(
         "torch.utils.swap_tensors",
         "the exchange that such a move makes keeps class, attributes and weak references",
@@ -74,9 +78,9 @@ PATCHES: list[Patch] = [
     ),
     Patch("torch.func.linearize", "the same function under its second name", refused.linearize),
     Patch(
-        "torch.fx.experimental.proxy_tensor.make_fx",
+        "torch.fx.experimental.proxy_tensor._MakefxTracer.trace",
         "refused: it would take mux tensors for constants",
-        refused.make_fx,
+        refused.trace,
     ),
     Patch("torch.compile", "refused when a compiled function meets a mux tensor", refused.compile),
 ]

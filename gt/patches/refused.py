@@ -61,26 +61,20 @@ def linearize(original: Callable[..., Any]) -> Callable[..., Any]:
     return torch_linearize
 
 
-def make_fx(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For ``torch.fx.experimental.proxy_tensor.make_fx``, which traces too."""
+def trace(original: Callable[..., Any]) -> Callable[..., Any]:
+    """For the tracer behind ``make_fx``. The function itself must stay: dynamo knows it by its source file."""
 
     @wraps(original)
-    def torch_make_fx(*options: Any, **named: Any) -> Any:
-        traced = original(*options, **named)
+    def method(self: Any, f: Callable[..., Any], *args: Any) -> Any:
+        if any(is_mux(leaf) for leaf in tree_leaves(args)):
+            raise NotSupported(
+                "make_fx over mux tensors",
+                "a trace would take mux tensors for constants",
+                "trace with CPU or meta tensors",
+            )
+        return original(self, f, *args)
 
-        @wraps(traced)
-        def call(*args: Any) -> Any:
-            if any(is_mux(leaf) for leaf in tree_leaves(args)):
-                raise NotSupported(
-                    "make_fx over mux tensors",
-                    "a trace would take mux tensors for constants",
-                    "trace with CPU or meta tensors",
-                )
-            return traced(*args)
-
-        return call
-
-    return torch_make_fx
+    return method
 
 
 def jagged(original: Callable[..., Any]) -> Callable[..., Any]:
