@@ -1,7 +1,7 @@
 """``python -m benchmarks.run`` (or ``make bench``): measures `mux` against plain PyTorch on this machine.
 
-One thread each: one worker with one thread, plain PyTorch with one thread, so that a ratio tells what the way through
-the dispatcher costs. The cluster is a private embedded one unless GT_ADDRESS or GT_CLUSTER names another.
+One thread each: one worker with one thread (`cluster.py`), plain PyTorch with one thread, so that a ratio tells what
+the way through the dispatcher costs.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ import sys
 
 def main() -> int:
     """Returns 0 when everything was measured, whether or not targets are met: this is no test."""
-    os.environ.setdefault("GT_WORKERS", "1")
-    os.environ["OMP_NUM_THREADS"] = "1"  # read once by torch here, and by the worker that inherits it
-    from benchmarks import measures, report  # after the environment is set: they import torch and gt
+    os.environ["OMP_NUM_THREADS"] = "1"  # read once by torch
+    from benchmarks import cluster, measures, report  # after the environment is set: they import torch and gt
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.partition("\n")[0])
     known = ", ".join(measures.MEASURES)
@@ -33,14 +32,15 @@ def main() -> int:
     torch.set_num_threads(1)
     load = os.getloadavg()
     figures: list[measures.Figure] = []
-    for name in args.measures or measures.MEASURES:
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        figures.extend(measures.MEASURES[name](args.rounds))
-    gt.shutdown()
+    with cluster.one_thread_worker():
+        for name in args.measures or measures.MEASURES:
+            print(f"measuring {name} ...", file=sys.stderr, flush=True)
+            figures.extend(measures.MEASURES[name](args.rounds))
+        gt.shutdown()
     print(report.table(figures))
     print(f"load {load[0]:.2f} before, {os.getloadavg()[0]:.2f} after, {report.machine()['cores']} cores")
     if not args.no_save:
-        settings = {"rounds": args.rounds, "threads": 1, "workers": os.environ["GT_WORKERS"]}
+        settings = {"rounds": args.rounds, "workers": 1, "threads": 1, "worker_threads": 1}
         path = report.save(figures, load, settings)
         print(f"kept as {path.relative_to(report.RESULTS.parents[1])}")
     return 0
