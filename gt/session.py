@@ -382,6 +382,8 @@ def shutdown() -> None:
 
 def synchronize() -> None:
     """Waits until everything issued so far has run. Raises the first failure that nobody has seen yet."""
+    if _in_child:
+        raise ClusterError("mux can't be used in a forked child: the session belongs to the parent")
     if _session is not None:
         _session.synchronize()
 
