@@ -42,13 +42,13 @@ def left_running(demo: int) -> list[str]:
 
 
 @pytest.fixture
-def start(wait_until: Callable[..., None]) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(wait_until: Callable[..., None], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts the demo without a terminal; at the end whatever it left is killed, and told."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*COMMAND, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL,
+            [*COMMAND, *arguments], cwd=ROOT, env=os.environ | {"TMPDIR": str(tmp_path)}, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         started.append(process)
