@@ -55,9 +55,9 @@ class Link:
         """``handler`` gets every received ``message``; it runs under the link's lock and must not block."""
         self._handlers[message] = handler
 
-    def send(self, message: Any) -> None:
-        """Sends; never blocks (credit bounds what is under way)."""
-        frames = codec.encode(message)
+    def send(self, *messages: Any) -> None:
+        """Sends them together; never blocks (credit bounds what is under way)."""
+        frames = codec.encode(*messages)
         flags = (zmq.SNDMORE,) * (len(frames) - 1) + (0,)
         with self._lock:
             deque(map(self._send_part, frames, flags), maxlen=0)
@@ -131,10 +131,10 @@ class Link:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 break
-            message = codec.decode([f.buffer for f in frames])
-            handler = self._handlers.get(type(message))
-            if handler is not None:
-                handler(message)
+            for message in codec.decode_all([f.buffer for f in frames]):
+                handler = self._handlers.get(type(message))
+                if handler is not None:
+                    handler(message)
             got = True
         if got:
             self._arrived.notify_all()

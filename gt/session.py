@@ -126,16 +126,21 @@ class Session:
 
     # -- sending ----------------------------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Sends what was recorded, in order."""
+    def flush(self, question: Any | None = None) -> None:
+        """Sends what was recorded, in order, and ``question`` together with the last of it."""
         with self._flushing:
             while (item := _capture.first()) is not None:
                 if self.link.failure is not None:
                     raise self.link.failure
                 if len(item) == 4:
                     self._upload(*item)
-                else:
-                    self._batch(*item)
+                    continue
+                last = question is not None and _capture.waiting() == 1
+                self._batch(*item, more=(question,) if last else ())
+                if last:
+                    return
+            if question is not None:
+                self.link.send(question)
 
     def _batch(
         self,
@@ -147,10 +152,11 @@ class Session:
         definitions: list[bytes],
         signals: list[Any],
         words: bytes,
+        more: tuple[Any, ...],
     ) -> None:
         self.credit.take(instructions, 0)
         read = [msgpack.unpackb(d) for d in definitions]
-        self.link.send(messages.Batch("", seq, base, outputs, instructions, verdict, read, signals, words))
+        self.link.send(messages.Batch("", seq, base, outputs, instructions, verdict, read, signals, words), *more)
         self._sent = seq
         _capture.sent(seq)
 
@@ -186,9 +192,7 @@ class Session:
     def ask(self, request: int, message: Any | None) -> messages.Result:
         """Sends ``message`` (None: it went with a batch) and waits for the Result of ``request``."""
         try:
-            self.flush()
-            if message is not None:
-                self.link.send(message)
+            self.flush(message)
             result: messages.Result = self.link.wait(lambda: self._results.pop(request, None))
             return result
         except BaseException:  # an interrupt: nobody waits for the answer any more

@@ -640,7 +640,7 @@ struct Kernel final : c10::OperatorKernel {
           checkInplace(op, *t);
           first = recorder.append(s, t->id, static_cast<int64_t>(t->outputs.size()), site, signal);
           full = s.batch.words.size() >= s.limit;
-          if (C10_UNLIKELY(full)) s.cut(0);
+          if (C10_UNLIKELY(full)) s.limit = std::min(2 * s.limit, Stream::kMostWords), s.cut(0);
         }
       }
     }

@@ -4,7 +4,7 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/THP.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torch/extension.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include "gt_runtime/protocol/words.hpp"
 #include "signal.hpp"
@@ -158,28 +158,45 @@ py::dict dtypes() {
 void cut() {
   auto& s = Stream::the();
   std::lock_guard lock(s.mutex);
+  s.limit = Stream::kFirstWords;
   s.cut(0);
 }
 
-// Waits until a batch has been under way for `seconds` without leaving; false if there is none after `idle` seconds.
-bool waitWindow(double seconds, double idle) {
+int64_t waiting() {
   auto& s = Stream::the();
+  std::lock_guard lock(s.mutex);
+  return static_cast<int64_t>(s.outgoing.size());
+}
+
+// Returns true once the batch under way should leave though it isn't full: nothing was added to it for `tick` seconds, or it is kOld ticks
+// old; false after about `idle` seconds. While there is traffic it looks every tick, so that recording never has to wake a thread.
+bool waitWindow(double tick, double idle) {
+  constexpr int kOld = 5, kQuiet = 50;
+  auto& s = Stream::the();
+  const auto pause = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(tick));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(idle);
   bool stale = false;
   Py_BEGIN_ALLOW_THREADS;
-  {
-    std::unique_lock lock(s.mutex);
-    s.waiting = true;
-    s.begun.wait_for(lock, std::chrono::duration<double>(idle), [&] { return !s.batch.words.empty() || !s.dead.empty(); });
-    s.waiting = false;
-    if (!s.batch.words.empty() || !s.dead.empty()) {
-      const auto cuts = s.cuts;
-      lock.unlock();
-      struct timespec t{static_cast<time_t>(seconds), static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
-      nanosleep(&t, nullptr);
-      lock.lock();
-      stale = cuts == s.cuts && (!s.batch.words.empty() || !s.dead.empty());
+  std::unique_lock lock(s.mutex);
+  int quiet = s.waiting ? kQuiet : 0, age = 0;
+  s.waiting = false;
+  while (!stale && std::chrono::steady_clock::now() < until) {
+    if (quiet >= kQuiet) {
+      s.waiting = true;
+      if (!s.begun.wait_until(lock, until, [&] { return s.pending(); })) break;  // still waiting: the next call goes on so
+      s.waiting = false, quiet = 0;
     }
+    const bool pending = s.pending();
+    const auto cuts = s.cuts, issued = s.issued;
+    lock.unlock();
+    std::this_thread::sleep_for(pause);
+    lock.lock();
+    if (cuts != s.cuts || !pending) age = 0;
+    else age++;
+    stale = age > 0 && (issued == s.issued || age >= kOld);
+    quiet = s.pending() || cuts != s.cuts ? 0 : quiet + 1;
   }
+  lock.unlock();
   Py_END_ALLOW_THREADS;
   return stale;
 }
@@ -241,6 +258,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("schema_hash", &words::schemaHash);
   m.def("first", &first, "The next thing to send: a batch as an 8-tuple, an upload as a 4-tuple, or None.");
   m.def("sent", &sent);
+  m.def("waiting", &waiting, "How many things wait to be sent.");
   m.def("dtypes", &dtypes);
   m.def("cut", &cut, "The batch under way becomes the next thing to send.");
   m.def("wait_window", &waitWindow);
@@ -248,11 +266,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     auto& s = Stream::the();
     std::lock_guard lock(s.mutex);
     return s.nextRequest++;
-  });
-  m.def("set_limit", [](size_t words) {
-    auto& s = Stream::the();
-    std::lock_guard lock(s.mutex);
-    s.limit = words;
   });
   m.def("end", [] {
     auto& s = Stream::the();

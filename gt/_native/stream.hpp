@@ -75,12 +75,15 @@ struct TapeEntry {
 struct Stream {
   std::mutex mutex;
   std::condition_variable begun;  // the batch under way got its first word (someone may wait for the window)
-  bool waiting = false;
+  bool waiting = false;                // someone does
 
   uint32_t life = 1;  // rises when a session ends: handles of older lives are refused
   int64_t nextSeq = 1, nextId = 1, nextRequest = 1, nextSignal = 1, nextTemplate = 0;
   int64_t issued = 0, uploads = 0, cuts = 0;
-  size_t limit = 2048;  // words after which a batch leaves
+  // Words after which a batch leaves. The first after a pause is small, so that an idle worker begins soon; each full one doubles the limit,
+  // so that a long stream costs few messages.
+  static constexpr size_t kFirstWords = 512, kMostWords = 4096;
+  size_t limit = kFirstWords;
 
   Outgoing batch;
   std::deque<Outgoing> outgoing;
@@ -102,6 +105,7 @@ struct Stream {
 
   // All of these want the mutex held.
   const Meta* meta(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
+  bool pending() const { return !batch.words.empty() || !dead.empty(); }
   void reap();               // dead ids become a FREE order
   void cut(int64_t verdict);  // the batch under way becomes the next thing to send
   void end();                // a session is over: templates and what wasn't sent are gone

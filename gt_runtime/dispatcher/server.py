@@ -28,14 +28,14 @@ from gt_runtime.dispatcher.records import Address, Side
 from gt_runtime.dispatcher.state import Epoch, Forget, Watch
 from gt_runtime.protocol import codec, handshake
 from gt_runtime.protocol import messages as m
-from gt_runtime.protocol.limits import CHUNK_WINDOW
+from gt_runtime.protocol.limits import CHUNK_WINDOW, MAX_TOGETHER
 from gt_runtime.telemetry.publisher import Publisher
 from gt_runtime.telemetry.records import FRAME_SECONDS
 
 log = logging.getLogger("gt.dispatcher")
 
 _DRAIN = 256  # messages of one socket before the others get a look
-_MAX_FRAMES = 3  # of a message: kind, body, payload
+_TOGETHER = 4  # messages handled before their consequences are sent: a backlog costs less so, and none waits long
 _PIPE = "inproc://pulse"
 _MAX_WAITING_CHUNKS = 64 * CHUNK_WINDOW  # for a peer that hasn't connected to ``bulk`` yet
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -156,39 +156,44 @@ class Server:
         self, socket: zmq.Socket[bytes], handle: Callable[[bytes, Frames, Side | None], None], side: Side | None
     ) -> None:
         """Handle what waits on a socket, each message on its own."""
-        for _ in range(_DRAIN):
+        for number in range(1, _DRAIN + 1):
             try:
                 identity = socket.recv(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                break
             # By hand, since recv_multipart costs twice as much and this runs for every batch: what follows the identity
             # is here already.
             frame = socket.recv(copy=False)
             frames = [frame]
             while frame.more:
                 frame = socket.recv(copy=False)
-                if len(frames) <= _MAX_FRAMES:  # of a longer message enough is kept to see that it is malformed
+                if len(frames) <= codec.MAX_FRAMES:  # of more, enough is kept to see that it is malformed
                     frames.append(frame)
             handle(identity, frames, side)
-            self._flush()
+            if number % _TOGETHER == 0:
+                self._flush()
+        self._flush()
 
     def _stream(self, identity: bytes, frames: Frames, side: Side | None) -> None:
         assert side is not None, "front and back have sides"
         address = Address(side, identity)
         try:
-            message = codec.decode(frames)
-            if type(message) is m.Hello:
-                self._core.hello(address, message, peer_of(frames[0]), time.monotonic())
-            elif type(message) is m.Request and side == Side.FRONT:
-                self._core.request(address, message, peer_of(frames[0]), time.monotonic())
-            else:
-                self._core.message(address, message)
+            messages = codec.decode_all(frames)
         except codec.ProtocolError as error:
             log.warning("malformed message: %s", error)
             self._core.malformed(address, str(error))
-        except Exception as error:
-            log.exception("a handler failed; its sender pays for it")
-            self._core.broken(address, error)
+            return
+        for message in messages:
+            try:
+                if type(message) is m.Hello:
+                    self._core.hello(address, message, peer_of(frames[0]), time.monotonic())
+                elif type(message) is m.Request and side == Side.FRONT:
+                    self._core.request(address, message, peer_of(frames[0]), time.monotonic())
+                else:
+                    self._core.message(address, message)
+            except Exception as error:
+                log.exception("a handler failed; its sender pays for it")
+                self._core.broken(address, error)
 
     def _chunk(self, identity: bytes, frames: Frames, side: Side | None) -> None:
         try:
@@ -256,15 +261,23 @@ class Server:
         state = self._state
         while state.out or state.chunks or state.events or state.actions:
             out, state.out = state.out, []
-            unreachable = [address for address, message in out if not self._send(address, message)]
+            if len(out) == 1:
+                together = {out[0][0]: [out[0][1]]}
+            else:
+                together = {}
+                for address, message in out:
+                    together.setdefault(address, []).append(message)
+            unreachable = [address for address, messages in together.items() if not self._send(address, messages)]
             self._send_chunks()
             for address in unreachable:
                 self._core.unreachable(address)
             self._act()
 
-    def _send(self, address: Address, message: Any) -> bool:
+    def _send(self, address: Address, messages: list[Any]) -> bool:
+        socket, identity = self._sides[address[0]], address[1]
         try:
-            send_frames(self._sides[address[0]], address[1], codec.encode(message))
+            for first in range(0, len(messages), MAX_TOGETHER):
+                send_frames(socket, identity, codec.encode(*messages[first : first + MAX_TOGETHER]))
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise

@@ -66,6 +66,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "Any": _is_any,
 }
 _PAYLOADS = ("words", "data")
+MAX_FRAMES = 3 * limits.MAX_TOGETHER  # that arrive together
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,48 +88,77 @@ def _shape(cls: type[Any]) -> _Shape:
 _SHAPES: dict[bytes, _Shape] = {kind: _shape(cls) for kind, cls in MESSAGES.items()}
 
 
-def encode(message: Any) -> Frames:
-    """The frames of ``message``: kind, body and, where the message has one, its payload (``bytes`` or anything with a
-    buffer)."""
-    shape = _SHAPES[message.KIND]
-    body = msgpack.packb([getattr(message, n) for n in shape.names], use_bin_type=True)
-    if shape.payload is None:
-        return [message.KIND, body]
-    return [message.KIND, body, getattr(message, shape.payload)]
+def encode(*messages: Any) -> Frames:
+    """The frames of one or several messages, one after the other: kind, body and, where a message has one, its payload
+    (``bytes`` or anything with a buffer). What leaves together costs its receiver one wake-up."""
+    frames: Frames = []
+    for message in messages:
+        shape = _SHAPES[message.KIND]
+        frames += (message.KIND, msgpack.packb([getattr(message, n) for n in shape.names], use_bin_type=True))
+        if shape.payload is not None:
+            frames.append(getattr(message, shape.payload))
+    return frames
 
 
-def decode(frames: Sequence[Any]) -> Any:
-    """The message in ``frames`` (bytes or zmq frames). A payload is handed on as it came, without a copy.
+def decode_all(frames: Sequence[Any]) -> list[Any]:
+    """The messages in ``frames`` (bytes or zmq frames), at most ``limits.MAX_TOGETHER``. A payload is handed on as it
+    came, without a copy.
 
     Raises:
         ProtocolError: unknown kind, wrong number of frames, a body that is no MessagePack list of the right fields, or
-            over a limit of ``protocol.limits``.
+            over a limit of ``protocol.limits``. Nothing of such frames is used.
     """
-    if not 2 <= len(frames) <= 3:
-        raise ProtocolError(f"a message has 2 or 3 frames, this one has {len(frames)}")
-    kind = frames[0] if type(frames[0]) is bytes else bytes(memoryview(frames[0])[:2])
+    if not 2 <= len(frames) <= MAX_FRAMES:
+        raise ProtocolError(f"2 to {MAX_FRAMES} frames arrive together, these are {len(frames)}")
+    messages: list[Any] = []
+    at = 0
+    while at < len(frames):
+        if len(messages) == limits.MAX_TOGETHER:
+            raise ProtocolError(f"more than {limits.MAX_TOGETHER} messages together")
+        message, at = _message(frames, at)
+        messages.append(message)
+    return messages
+
+
+def decode(frames: Sequence[Any]) -> Any:
+    """The message in ``frames``, where one is expected alone.
+
+    Raises:
+        ProtocolError: as ``decode_all``; or there are several.
+    """
+    messages = decode_all(frames)
+    if len(messages) != 1:
+        raise ProtocolError(f"expected one message, found {len(messages)} together")
+    return messages[0]
+
+
+def _message(frames: Sequence[Any], at: int) -> tuple[Any, int]:
+    """The message that begins with frame ``at``, and where the next one begins."""
+    frame = frames[at]
+    kind = frame if type(frame) is bytes else bytes(memoryview(frame)[:2])
     shape = _SHAPES.get(kind)
     if shape is None:
         raise ProtocolError(f"unknown kind of message {kind!r}")
-    body = memoryview(frames[1])
+    name = shape.cls.__name__
+    if at + 1 >= len(frames):
+        raise ProtocolError(f"{name} lacks its body")
+    body = memoryview(frames[at + 1])
     if body.nbytes > limits.MAX_BODY_BYTES:
         raise ProtocolError(f"body of {body.nbytes} bytes, at most {limits.MAX_BODY_BYTES} are read")
     fields = unpack(body)
-    name = shape.cls.__name__
     if type(fields) is not list or len(fields) != len(shape.names):
         raise ProtocolError(f"{name}: expected a list of {len(shape.names)} fields")
     for field, check, value in zip(shape.names, shape.checks, fields, strict=True):
         if not check(value):
             raise ProtocolError(f"{name}.{field}: unexpected {type(value).__name__}")
     if shape.payload is None:
-        if len(frames) != 2:
-            raise ProtocolError(f"{name} has no payload")
-        return shape.cls(*fields)
-    if len(frames) != 3:
+        return shape.cls(*fields), at + 2
+    if at + 2 >= len(frames):
         raise ProtocolError(f"{name} lacks its payload")
-    if memoryview(frames[2]).nbytes > limits.MAX_FRAME_BYTES:
+    payload = frames[at + 2]
+    if memoryview(payload).nbytes > limits.MAX_FRAME_BYTES:
         raise ProtocolError(f"{name}: payload over {limits.MAX_FRAME_BYTES} bytes")
-    return shape.cls(*fields, frames[2])
+    return shape.cls(*fields, payload), at + 3
 
 
 def unpack(data: Any) -> Any:

@@ -153,7 +153,9 @@ class Executor:
                 position, following, awaited = native.run(session, words, position, following, verdict)
             if verdict:
                 failure, metas = native.verdict(session)
+                self._send(m.Done(session, message.seq, message.instructions, 0))  # leaves with the answer
                 self._answer(session, message.verdict, failure, metas)
+                return
         self._send(m.Done(session, message.seq, message.instructions, 0))
 
     def _until_settled(self, session: str, value: int) -> None:

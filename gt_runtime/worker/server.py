@@ -33,6 +33,7 @@ JOIN_SECONDS = 60.0  # how long a worker waits for the dispatcher's Welcome
 AHEAD_MESSAGES = 1024
 AHEAD_BYTES = 64 << 20
 _DRAIN = 64  # messages taken off the socket before one is handled
+_LATE = 4  # words of finished batches that may wait for the next answer, while there is more to do
 _PROBE_SIDE = {"cpu": 256, "cuda:0": 4096}  # of the square matrices that measure speed: below 30 ms in all
 _PROBE_TIMES = 4
 
@@ -81,6 +82,7 @@ class Server:
         self._peers = Peers(own_address(options.connect), self._device)
         self._inbox: deque[tuple[Any, int]] = deque()  # message, bytes
         self._inbox_bytes = 0
+        self._outbox: list[Any] = []  # answers that leave together
         self._queued = 0  # instructions in the inbox and in the batch that runs
         self._poller = zmq.Poller()
         self._poller.register(self._back, zmq.POLLIN)
@@ -197,6 +199,8 @@ class Server:
                 message, nbytes = self._inbox.popleft()
                 self._handle(message)
                 self._inbox_bytes -= nbytes
+                if not self._inbox or len(self._outbox) >= _LATE:
+                    self._flush()
                 if type(message) is m.Batch:
                     self._queued -= message.instructions
                 elif type(message) is m.Peers:
@@ -228,6 +232,7 @@ class Server:
 
     def _wait(self) -> None:
         """Something the executor needs is under way: listen on, without a bound, for news of it."""
+        self._flush()
         self._receive(None, bounded=False)
 
     def _receive(self, timeout: int | None, *, bounded: bool = True) -> None:
@@ -247,25 +252,34 @@ class Server:
 
     def _accept(self, frames: list[Any]) -> None:
         try:
-            message = codec.decode(frames)
+            messages = codec.decode_all(frames)
         except codec.ProtocolError as error:  # from the dispatcher: not ours to answer, but a person should know
             print(f"worker {self.id}: dropped a message: {error}", file=sys.stderr, flush=True)
             return
-        if type(message) is m.Notice and message.level == "fatal":
-            raise Ended(message.text)
-        if type(message) is m.Refused:
-            print(f"worker {self.id}: {message.asked}: {message.found}; {message.do}", file=sys.stderr, flush=True)
-            return
-        if type(message) is m.Peers:
-            self._peers.lose(message.members)
-        elif type(message) is m.Batch:
-            self._queued += message.instructions
-        nbytes = sum(len(frame) for frame in frames)
-        self._inbox.append((message, nbytes))
-        self._inbox_bytes += nbytes
+        nbytes = sum(len(frame) for frame in frames) // len(messages)
+        for message in messages:
+            if type(message) is m.Notice and message.level == "fatal":
+                raise Ended(message.text)
+            if type(message) is m.Refused:
+                print(f"worker {self.id}: {message.asked}: {message.found}; {message.do}", file=sys.stderr, flush=True)
+                continue
+            if type(message) is m.Peers:
+                self._peers.lose(message.members)
+            elif type(message) is m.Batch:
+                self._queued += message.instructions
+            self._inbox.append((message, nbytes))
+            self._inbox_bytes += nbytes
 
     def _send(self, message: Any) -> None:
-        self._back.send_multipart(codec.encode(message))
+        """An answer; somebody may wait for a Result, so that takes along what was finished before it."""
+        self._outbox.append(message)
+        if type(message) is not m.Done:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._outbox:
+            self._back.send_multipart(codec.encode(*self._outbox))
+            self._outbox.clear()
 
     def _facts(self) -> dict[str, Any]:
         """A beat's facts; called by the heartbeat thread."""
