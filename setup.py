@@ -10,16 +10,16 @@ from pathlib import Path
 from setuptools import setup
 
 ROOT = Path(__file__).resolve().parent
-# module -> folder with its .cpp and .hpp files
+# module -> what is compiled for it; the other files of the same folder are included there
 NATIVE = {
-    "gt._native._capture": "gt/_native",
-    "gt_runtime.worker._native._executor": "gt_runtime/worker/_native",
+    "gt._native._capture": ["gt/_native/unity.cpp", "gt/_native/site.cpp"],
+    "gt_runtime.worker._native._executor": ["gt_runtime/worker/_native/executor.cpp"],
 }
 SHARED_HEADERS = ["gt_runtime/protocol/words.hpp"]
 
 
-def wanted() -> dict[str, str]:
-    """The modules that are to be built now and have sources."""
+def wanted() -> dict[str, list[str]]:
+    """The modules that are to be built now."""
     only = os.environ.get("GT_NATIVE", "all")
     if only == "none":
         return {}
@@ -27,7 +27,7 @@ def wanted() -> dict[str, str]:
     if unknown := names - set(NATIVE):
         names_known = ", ".join(NATIVE)
         raise SystemExit(f"GT_NATIVE={only}: no native module {', '.join(sorted(unknown))}; there are {names_known}")
-    return {name: folder for name, folder in NATIVE.items() if name in names and any((ROOT / folder).glob("*.cpp"))}
+    return {name: sources for name, sources in NATIVE.items() if name in names}
 
 
 def native() -> dict[str, object]:
@@ -44,13 +44,13 @@ def native() -> dict[str, object]:
             "or run `make venv`."
         ) from error
     extensions = []
-    for name, folder in modules.items():
-        files = sorted((ROOT / folder).iterdir())
+    for name, sources in modules.items():
+        included = [f for f in (ROOT / sources[0]).parent.iterdir() if f.suffix in (".cpp", ".hpp")]
         extensions.append(
             CppExtension(
                 name,
-                [str(f.relative_to(ROOT)) for f in files if f.suffix == ".cpp"],
-                depends=SHARED_HEADERS + [str(f.relative_to(ROOT)) for f in files if f.suffix in (".h", ".hpp")],
+                sources,
+                depends=SHARED_HEADERS + sorted(str(f.relative_to(ROOT)) for f in included),
                 include_dirs=[str(ROOT)],
                 extra_compile_args=["-O2", "-g0", "-Wall", "-Wno-unused-parameter", "-fvisibility=hidden"],
             )

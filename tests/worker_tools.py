@@ -166,7 +166,7 @@ class FakeDispatcher:
         """Answer ``count`` Hellos; their facts."""
         facts = []
         for _ in range(count):
-            identity, message = self._receive(self.back)
+            identity, (message,) = self._receive(self.back)
             assert type(message) is m.Hello, message
             who = message.facts["id"]
             self.identities[who] = identity
@@ -207,11 +207,10 @@ class FakeDispatcher:
             if self.held[who]:
                 message = self.held[who].popleft()
             else:
-                identity, message = self._receive(self.back)
+                identity, messages = self._receive(self.back)
                 sender = next(name for name, known in self.identities.items() if known == identity)
-                if sender != who:
-                    self.held[sender].append(message)
-                    continue
+                self.held[sender].extend(messages)
+                continue
             if type(message) is kind:
                 return message
 
@@ -224,7 +223,7 @@ class FakeDispatcher:
     def chunk(self) -> tuple[str, m.Chunk]:
         """The next chunk on the bulk socket; first messages of peers are noted on the way."""
         while True:
-            identity, message = self._receive(self.bulk)
+            identity, (message,) = self._receive(self.bulk)
             if type(message) is m.Beat:
                 self.bulk_identities[message.who] = identity
             else:
@@ -232,11 +231,11 @@ class FakeDispatcher:
 
     def send_chunk(self, who: str, chunk: m.Chunk) -> None:
         while who not in self.bulk_identities:
-            identity, message = self._receive(self.bulk)
+            identity, (message,) = self._receive(self.bulk)
             self.bulk_identities[message.who] = identity
         self.bulk.send_multipart([self.bulk_identities[who], *codec.encode(chunk)])
 
-    def _receive(self, socket: zmq.Socket[Any]) -> tuple[bytes, Any]:
+    def _receive(self, socket: zmq.Socket[Any]) -> tuple[bytes, list[Any]]:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not socket.poll(100):
             for who, process in self.processes.items():
@@ -245,7 +244,7 @@ class FakeDispatcher:
             if time.monotonic() > deadline:
                 raise AssertionError(f"nothing came within {DEADLINE_SECONDS:g} s")
         identity, *frames = socket.recv_multipart()
-        return identity, codec.decode(frames)
+        return identity, codec.decode_all(frames)
 
     def close(self) -> None:
         for process in self.processes.values():

@@ -35,16 +35,16 @@ at::Tensor resolved(const at::Tensor& t) {
   return isMux(t) ? cloned(t, at::MemoryFormat::Preserve) : t.resolve_conj().resolve_neg();
 }
 
-struct Kernel : c10::OperatorKernel {
-  explicit Kernel(DispatchKey k) : below(c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, k)) {}
+struct BitKernel : c10::OperatorKernel {
+  explicit BitKernel(DispatchKey k) : below(c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, k)) {}
   const c10::DispatchKeySet below;
   static c10::IValue* arguments(const c10::OperatorHandle& handle, Stack* stack) { return stack->data() + stack->size() - handle.schema().arguments().size(); }
   void rest(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) const { handle.redispatchBoxed(keys & below, stack); }
 };
 
 // A view of a tensor with a bit has it too.
-struct View final : Kernel {
-  using Kernel::Kernel;
+struct View final : BitKernel {
+  using BitKernel::BitKernel;
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     const auto self = arguments(handle, stack)[0].toTensor();
     const bool mux = isMux(self), conj = self.is_conj(), neg = self.is_neg();
@@ -64,8 +64,8 @@ struct View final : Kernel {
   }
 };
 
-struct Clone final : Kernel {
-  using Kernel::Kernel;
+struct Clone final : BitKernel {
+  using BitKernel::BitKernel;
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     const auto self = arguments(handle, stack)[0].toTensor();
     if (!isMux(self)) return rest(handle, keys, stack);
@@ -75,8 +75,8 @@ struct Clone final : Kernel {
   }
 };
 
-struct Copy final : Kernel {
-  using Kernel::Kernel;
+struct Copy final : BitKernel {
+  using BitKernel::BitKernel;
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     const auto self = stack->end()[-3].toTensor(), source = stack->end()[-2].toTensor();
     if (!isMux(self) && !isMux(source)) return rest(handle, keys, stack);
@@ -95,8 +95,8 @@ struct Copy final : Kernel {
 };
 
 // Operators whose kernels on other devices read the bits themselves (matrix products and others).
-struct Resolve final : Kernel {
-  using Kernel::Kernel;
+struct Resolve final : BitKernel {
+  using BitKernel::BitKernel;
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, Stack* stack) {
     auto* list = arguments(handle, stack);
     const auto& schema = handle.schema().arguments();

@@ -53,8 +53,6 @@ py::list longs(const std::vector<int64_t>& v) {
   return out;
 }
 
-std::vector<int64_t> vectorOf(PyObject* list) { return py::handle(list).cast<std::vector<int64_t>>(); }
-
 }  // namespace
 
 void sendOutgoing() {

@@ -55,22 +55,22 @@ class ControlClient:
         while (left := deadline - time.monotonic()) > 0:
             if not self._socket.poll(int(left * 1000) + 1):
                 continue
-            reply = self._read(method)
-            if isinstance(reply, m.Refused):
-                raise ControlError(reply.asked, reply.found, reply.do)
-            if isinstance(reply, m.Reply) and reply.request == self._number:  # else: late, of a request that timed out
-                if reply.error is not None:
-                    raise ControlError.unpack(reply.error)
-                return reply.result
+            for reply in self._read(method):
+                if isinstance(reply, m.Refused):
+                    raise ControlError(reply.asked, reply.found, reply.do)
+                if isinstance(reply, m.Reply) and reply.request == self._number:  # else: of a request that timed out
+                    if reply.error is not None:
+                        raise ControlError.unpack(reply.error)
+                    return reply.result
         raise ControlError(
             f"{method} at {self.address}",
             f"no answer within {self.timeout:g} s",
             "see whether the cluster runs (gt status, its logs)",
         )
 
-    def _read(self, method: str) -> Any:
+    def _read(self, method: str) -> list[Any]:
         try:
-            return codec.decode(self._socket.recv_multipart())
+            return codec.decode_all(self._socket.recv_multipart())
         except codec.ProtocolError as error:
             raise ControlError(
                 f"{method} at {self.address}", f"an answer that isn't GT's: {error}", "check the address"

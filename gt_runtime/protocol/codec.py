@@ -66,7 +66,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "Any": _is_any,
 }
 _PAYLOADS = ("words", "data")
-MAX_FRAMES = 3 * limits.MAX_TOGETHER  # that arrive together
+MAX_FRAMES = 1 + limits.MAX_TOGETHER  # a head and its payloads
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,38 +85,57 @@ def _shape(cls: type[Any]) -> _Shape:
     )
 
 
-_SHAPES: dict[bytes, _Shape] = {kind: _shape(cls) for kind, cls in MESSAGES.items()}
+_SHAPES: dict[str, _Shape] = {kind: _shape(cls) for kind, cls in MESSAGES.items()}
 
 
 def encode(*messages: Any) -> Frames:
-    """The frames of one or several messages, one after the other: kind, body and, where a message has one, its payload
-    (``bytes`` or anything with a buffer). What leaves together costs its receiver one wake-up."""
-    frames: Frames = []
+    """The frames of one or several messages (at most ``limits.MAX_TOGETHER``): a head, which is a MessagePack list with
+    ``[kind, field...]`` for each, then the payloads (``bytes`` or anything with a buffer) in the same order. What
+    leaves together costs its receiver one wake-up."""
+    head: list[list[Any]] = []
+    frames: Frames = [b""]
     for message in messages:
         shape = _SHAPES[message.KIND]
-        frames += (message.KIND, msgpack.packb([getattr(message, n) for n in shape.names], use_bin_type=True))
+        entry = [message.KIND, *[getattr(message, n) for n in shape.names]]
         if shape.payload is not None:
-            frames.append(getattr(message, shape.payload))
+            payload = getattr(message, shape.payload)
+            nbytes = len(payload) if type(payload) is bytes else memoryview(payload).nbytes
+            entry.append(nbytes)
+            if nbytes:
+                frames.append(payload)
+        head.append(entry)
+    frames[0] = msgpack.packb(head, use_bin_type=True)
     return frames
 
 
 def decode_all(frames: Sequence[Any]) -> list[Any]:
-    """The messages in ``frames`` (bytes or zmq frames), at most ``limits.MAX_TOGETHER``. A payload is handed on as it
-    came, without a copy.
+    """The messages in ``frames`` (bytes or zmq frames). A payload is handed on as it came, without a copy.
 
     Raises:
-        ProtocolError: unknown kind, wrong number of frames, a body that is no MessagePack list of the right fields, or
-            over a limit of ``protocol.limits``. Nothing of such frames is used.
+        ProtocolError: a head that is no MessagePack list of known kinds with the right fields, payloads that aren't as
+            the head says, or anything over a limit of ``protocol.limits``. Nothing of such frames is used.
     """
-    if not 2 <= len(frames) <= MAX_FRAMES:
-        raise ProtocolError(f"2 to {MAX_FRAMES} frames arrive together, these are {len(frames)}")
+    if not 1 <= len(frames) <= MAX_FRAMES:
+        raise ProtocolError(f"a message has 1 to {MAX_FRAMES} frames, this one has {len(frames)}")
+    head = memoryview(frames[0])
+    if head.nbytes > limits.MAX_HEAD_BYTES:
+        raise ProtocolError(f"head of {head.nbytes} bytes, at most {limits.MAX_HEAD_BYTES} are read")
+    entries = unpack(head)
+    if type(entries) is not list or not 1 <= len(entries) <= limits.MAX_TOGETHER:
+        raise ProtocolError(f"expected a list of 1 to {limits.MAX_TOGETHER} messages")
     messages: list[Any] = []
-    at = 0
-    while at < len(frames):
-        if len(messages) == limits.MAX_TOGETHER:
-            raise ProtocolError(f"more than {limits.MAX_TOGETHER} messages together")
-        message, at = _message(frames, at)
-        messages.append(message)
+    at = 1
+    for entry in entries:
+        shape = _shape_of(entry)
+        fields = entry[1:]
+        for field, check, value in zip(shape.names, shape.checks, fields, strict=False):
+            if not check(value):
+                raise ProtocolError(f"{shape.cls.__name__}.{field}: unexpected {type(value).__name__}")
+        if shape.payload is not None:
+            fields[-1], at = _payload(shape, fields[-1], frames, at)
+        messages.append(shape.cls(*fields))
+    if at != len(frames):
+        raise ProtocolError(f"{len(frames) - at} payloads that belong to no message")
     return messages
 
 
@@ -132,33 +151,32 @@ def decode(frames: Sequence[Any]) -> Any:
     return messages[0]
 
 
-def _message(frames: Sequence[Any], at: int) -> tuple[Any, int]:
-    """The message that begins with frame ``at``, and where the next one begins."""
-    frame = frames[at]
-    kind = frame if type(frame) is bytes else bytes(memoryview(frame)[:2])
-    shape = _SHAPES.get(kind)
+def _shape_of(entry: Any) -> _Shape:
+    if type(entry) is not list or not entry or type(entry[0]) is not str:
+        raise ProtocolError("a message is a list that begins with its kind")
+    shape = _SHAPES.get(entry[0])
     if shape is None:
-        raise ProtocolError(f"unknown kind of message {kind!r}")
+        raise ProtocolError(f"unknown kind of message {entry[0][:20]!r}")
+    expected = len(shape.names) + (shape.payload is not None)
+    if len(entry) - 1 != expected:
+        raise ProtocolError(f"{shape.cls.__name__}: expected {expected} fields, found {len(entry) - 1}")
+    return shape
+
+
+def _payload(shape: _Shape, nbytes: Any, frames: Sequence[Any], at: int) -> tuple[Any, int]:
+    """The payload that is to be frame ``at``, and the number of the frame after it."""
     name = shape.cls.__name__
-    if at + 1 >= len(frames):
-        raise ProtocolError(f"{name} lacks its body")
-    body = memoryview(frames[at + 1])
-    if body.nbytes > limits.MAX_BODY_BYTES:
-        raise ProtocolError(f"body of {body.nbytes} bytes, at most {limits.MAX_BODY_BYTES} are read")
-    fields = unpack(body)
-    if type(fields) is not list or len(fields) != len(shape.names):
-        raise ProtocolError(f"{name}: expected a list of {len(shape.names)} fields")
-    for field, check, value in zip(shape.names, shape.checks, fields, strict=True):
-        if not check(value):
-            raise ProtocolError(f"{name}.{field}: unexpected {type(value).__name__}")
-    if shape.payload is None:
-        return shape.cls(*fields), at + 2
-    if at + 2 >= len(frames):
-        raise ProtocolError(f"{name} lacks its payload")
-    payload = frames[at + 2]
-    if memoryview(payload).nbytes > limits.MAX_FRAME_BYTES:
+    if not _is_int(nbytes):
+        raise ProtocolError(f"{name}.{shape.payload}: expected its size in bytes")
+    if nbytes == 0:
+        return b"", at
+    if nbytes > limits.MAX_FRAME_BYTES:
         raise ProtocolError(f"{name}: payload over {limits.MAX_FRAME_BYTES} bytes")
-    return shape.cls(*fields, payload), at + 3
+    if at >= len(frames):
+        raise ProtocolError(f"{name} lacks its payload")
+    if (found := memoryview(frames[at]).nbytes) != nbytes:
+        raise ProtocolError(f"{name}: payload of {found} bytes where {nbytes} were announced")
+    return frames[at], at + 1
 
 
 def unpack(data: Any) -> Any:

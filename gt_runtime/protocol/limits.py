@@ -5,9 +5,9 @@ from __future__ import annotations
 PROTOCOL_VERSION = 1
 
 MAX_FRAME_BYTES = 64 << 20  # a frame larger than this is refused: tensors go through shared memory or in chunks
-MAX_BODY_BYTES = 16 << 20  # a message body; definitions of one batch are far below
-MAX_TOGETHER = 64  # messages that one ZeroMQ message may carry
-MAX_DEPTH = 16  # nesting of a body; arguments of an operator nest two deep
+MAX_HEAD_BYTES = 16 << 20  # everything of a message but its payloads; MAX_TOGETHER batches full of definitions fit
+MAX_TOGETHER = 16  # messages that travel as one
+MAX_DEPTH = 16  # nesting of a head; arguments of an operator nest two deep
 MAX_DEFINITIONS = 4096  # new templates in one batch
 MAX_WORDS = 1 << 22  # words of one batch (32 MiB)
 MAX_IDS = 1 << 20  # ids in one Poison

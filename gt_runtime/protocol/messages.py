@@ -1,7 +1,8 @@
 """Every message of the protocol, as a frozen dataclass; ``docs/protocol.md`` is this file in prose.
 
-A message travels as ``[kind, body, *payload]``: one raw byte for the kind, a MessagePack list of the fields in the
-order they stand here, then raw frames that are never copied into the body (instruction words, tensor bytes).
+A message is ``[kind, field...]``: one letter, then the fields in the order they stand here. Those that leave together
+travel as one ZeroMQ message: a head, which is the MessagePack list of them, then their payloads (instruction words,
+tensor bytes) as raw frames that are never copied into the head (``codec``).
 
 ``session`` is absent between a client and the dispatcher (the socket's identity says it) and present between dispatcher
 and worker. Ids of values, templates, signals and requests belong to one session.
@@ -14,7 +15,7 @@ from enum import IntEnum, StrEnum
 from typing import Any, ClassVar
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Shared records (they travel inside bodies as MessagePack lists or maps)
+# Shared records (they travel inside messages as MessagePack lists or maps)
 # ---------------------------------------------------------------------------------------------------------------------
 
 #: ``[dtype, sizes, strides, storage_offset]``: ``dtype`` is ATen's ScalarType number, sizes and strides count elements.
@@ -82,7 +83,7 @@ class Hello:
     """First message of a client or a worker. ``facts`` is a map so that either side may be newer
     (``handshake.Facts``)."""
 
-    KIND: ClassVar[bytes] = b"H"
+    KIND: ClassVar[str] = "H"
     facts: dict[str, Any]
 
 
@@ -91,7 +92,7 @@ class Welcome:
     """The answer to a good Hello. ``facts``: session or worker id, epoch, cluster, credit, same_host, limits, pulse
     endpoint."""
 
-    KIND: ClassVar[bytes] = b"W"
+    KIND: ClassVar[str] = "W"
     facts: dict[str, Any]
 
 
@@ -99,7 +100,7 @@ class Welcome:
 class Refused:
     """The answer to a Hello or a message that is not accepted: what was asked, what was found, what to do."""
 
-    KIND: ClassVar[bytes] = b"X"
+    KIND: ClassVar[str] = "X"
     asked: str
     found: str
     do: str
@@ -110,7 +111,7 @@ class Open:
     """Dispatcher to worker: a session will send work here. ``facts``: pid, uid, same_host, memory (bytes, 0 = no cap),
     label."""
 
-    KIND: ClassVar[bytes] = b"O"
+    KIND: ClassVar[str] = "O"
     session: str
     facts: dict[str, Any]
 
@@ -119,7 +120,7 @@ class Open:
 class Close:
     """Dispatcher to worker: free everything this session holds. Client to dispatcher (session ''): goodbye."""
 
-    KIND: ClassVar[bytes] = b"Q"
+    KIND: ClassVar[str] = "Q"
     session: str
     reason: str
 
@@ -133,7 +134,7 @@ class Batch:
     its failure.
     """
 
-    KIND: ClassVar[bytes] = b"B"
+    KIND: ClassVar[str] = "B"
     session: str
     seq: int
     base: int
@@ -152,7 +153,7 @@ class Upload:
     whatever the strides: the worker lays them out with the meta's strides. A non-zero ``request`` is answered when the
     source may be reused."""
 
-    KIND: ClassVar[bytes] = b"U"
+    KIND: ClassVar[str] = "U"
     session: str
     seq: int
     request: int
@@ -167,7 +168,7 @@ class Fetch:
     """A value back to the client, contiguous. ``sink``: None (payload of the Result), ``["m", fd, offset, nbytes]`` or
     ``["s", transfer, nbytes]`` (Chunks follow on the bulk socket)."""
 
-    KIND: ClassVar[bytes] = b"F"
+    KIND: ClassVar[str] = "F"
     session: str
     seq: int
     request: int
@@ -182,7 +183,7 @@ class Sync:
     triples (template, first output id, 1 if it ran or 0 if it failed), else None. Its failure is the first one not yet
     reported."""
 
-    KIND: ClassVar[bytes] = b"Y"
+    KIND: ClassVar[str] = "Y"
     session: str
     seq: int
     request: int
@@ -194,7 +195,7 @@ class Result:
     """The answer to a request. ``failure`` is packed (``Failure.unpack``) or None. Body: verdict -> list of Metas (None
     for an undefined output); fetch -> Meta; upload -> None; sync -> see Sync."""
 
-    KIND: ClassVar[bytes] = b"R"
+    KIND: ClassVar[str] = "R"
     session: str
     request: int
     failure: list[Any] | None
@@ -206,7 +207,7 @@ class Result:
 class Done:
     """Worker to dispatcher: message ``seq`` of a session has run; ``instructions`` and ``nbytes`` go back as credit."""
 
-    KIND: ClassVar[bytes] = b"D"
+    KIND: ClassVar[str] = "D"
     session: str
     seq: int
     instructions: int
@@ -217,7 +218,7 @@ class Done:
 class Credit:
     """Dispatcher to client: that much of the window is free again."""
 
-    KIND: ClassVar[bytes] = b"K"
+    KIND: ClassVar[str] = "K"
     instructions: int
     nbytes: int
 
@@ -227,7 +228,7 @@ class Send:
     """Dispatcher to worker: give value ``id`` to ``peer``. The twin ``Recv`` carries the same ``transfer`` number;
     numbers rise in one global order."""
 
-    KIND: ClassVar[bytes] = b"S"
+    KIND: ClassVar[str] = "S"
     session: str
     transfer: int
     id: int
@@ -239,7 +240,7 @@ class Send:
 class Recv:
     """Dispatcher to worker: value ``id`` comes from ``peer``. The sender says meta and poison ahead of the bytes."""
 
-    KIND: ClassVar[bytes] = b"V"
+    KIND: ClassVar[str] = "V"
     session: str
     transfer: int
     id: int
@@ -251,7 +252,7 @@ class Recv:
 class Poison:
     """Dispatcher to worker: these ids have no value, and why. Whatever uses them fails with that cause."""
 
-    KIND: ClassVar[bytes] = b"P"
+    KIND: ClassVar[str] = "P"
     session: str
     ids: list[int]
     failure: list[Any]
@@ -262,7 +263,7 @@ class Peers:
     """Dispatcher to worker, on every change of membership: ``members`` maps worker id -> ``{"store": "host:port"}``.
     Groups with a worker that is no longer named are aborted."""
 
-    KIND: ClassVar[bytes] = b"G"
+    KIND: ClassVar[str] = "G"
     epoch: int
     members: dict[str, Any]
 
@@ -273,7 +274,7 @@ class Chunk:
     no bytes (``last`` set once all is there): the sender keeps at most ``limits.CHUNK_WINDOW`` under way.
     ``transfer`` is unique in the session."""
 
-    KIND: ClassVar[bytes] = b"C"
+    KIND: ClassVar[str] = "C"
     session: str
     transfer: int
     offset: int
@@ -287,7 +288,7 @@ class Notice:
     """To a client or worker: something a person should read. ``level``: "info", "warning", "fatal" (the session or
     worker is over: a killed session, a worker that was declared lost, a cluster that stops)."""
 
-    KIND: ClassVar[bytes] = b"N"
+    KIND: ClassVar[str] = "N"
     level: str
     text: str
 
@@ -296,7 +297,7 @@ class Notice:
 class Request:
     """A control request (``docs/protocol.md``, "Control"): needs no Hello. ``version`` is the protocol's."""
 
-    KIND: ClassVar[bytes] = b"c"
+    KIND: ClassVar[str] = "c"
     version: int
     request: int
     method: str
@@ -307,7 +308,7 @@ class Request:
 class Reply:
     """Answer to a Request. ``error`` is None or ``{"what", "found", "do"}``."""
 
-    KIND: ClassVar[bytes] = b"r"
+    KIND: ClassVar[str] = "r"
     request: int
     error: dict[str, Any] | None
     result: Any
@@ -318,7 +319,7 @@ class Beat:
     """On the pulse socket, from its own thread, both ways. ``who`` is a worker or session id; ``facts``: statistics
     (worker: utilisation, memory, queue, instructions, sessions). The dispatcher answers each with its own Beat."""
 
-    KIND: ClassVar[bytes] = b"b"
+    KIND: ClassVar[str] = "b"
     who: str
     epoch: int
     facts: dict[str, Any]
@@ -331,7 +332,7 @@ class Payload(IntEnum):
     ONE = 1
 
 
-MESSAGES: dict[bytes, type[Any]] = {
+MESSAGES: dict[str, type[Any]] = {
     m.KIND: m
     for m in (
         Hello, Welcome, Refused, Open, Close, Batch, Upload, Fetch, Sync, Result, Done, Credit, Send, Recv, Poison,

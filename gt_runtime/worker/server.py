@@ -101,7 +101,7 @@ class Server:
         """
         facts = self._hello()
         self._back.send_multipart(codec.encode(m.Hello(facts)))
-        message, peer = self._first_answer(seconds)
+        (message, *more), peer = self._first_answer(seconds)
         if isinstance(message, m.Refused):
             raise JoinError(f"asked {message.asked}; {message.found}; {message.do}")
         if not isinstance(message, m.Welcome):
@@ -132,6 +132,7 @@ class Server:
         self._pulse = Pulse(self._context, endpoints["pulse"], self.id, epoch, self._facts, watched=watched)
         self._bulk.start()
         self._pulse.start()
+        self._take(more, 0)
 
     def _hello(self) -> dict[str, Any]:
         name, memory = self._describe()
@@ -160,8 +161,8 @@ class Server:
             ) from error
         return str(properties.name), int(properties.total_memory)
 
-    def _first_answer(self, seconds: float) -> tuple[Any, int]:
-        """The first message, and the dispatcher's pid where the kernel tells it (0: unknown)."""
+    def _first_answer(self, seconds: float) -> tuple[list[Any], int]:
+        """The first message and what came with it, and the dispatcher's pid where the kernel tells it (0: unknown)."""
         parent = open_pidfd(self.options.parent)
         if self.options.parent and parent is None:
             raise JoinError(f"its parent {self.options.parent} has ended")
@@ -180,7 +181,7 @@ class Server:
             )
         frames = self._back.recv_multipart(copy=False)
         try:
-            return codec.decode(frames), dispatcher_pid(frames[0])
+            return codec.decode_all(frames), dispatcher_pid(frames[0])
         except codec.ProtocolError as error:
             raise JoinError(f"what answers at {self.options.connect} is no dispatcher: {error}") from error
 
@@ -256,7 +257,10 @@ class Server:
         except codec.ProtocolError as error:  # from the dispatcher: not ours to answer, but a person should know
             print(f"worker {self.id}: dropped a message: {error}", file=sys.stderr, flush=True)
             return
-        nbytes = sum(len(frame) for frame in frames) // len(messages)
+        self._take(messages, sum(len(frame) for frame in frames) // len(messages))
+
+    def _take(self, messages: list[Any], nbytes: int) -> None:
+        """``nbytes``: of each, about."""
         for message in messages:
             if type(message) is m.Notice and message.level == "fatal":
                 raise Ended(message.text)

@@ -56,6 +56,11 @@ def test_round_trip(message: Any) -> None:
     assert codec.decode(codec.encode(message)) == message
 
 
+@given(st.lists(messages(), min_size=1, max_size=limits.MAX_TOGETHER))
+def test_messages_travel_together_in_their_order(sent: list[Any]) -> None:
+    assert codec.decode_all(codec.encode(*sent)) == sent
+
+
 @given(messages())
 def test_buffers_do_as_well_as_bytes(message: Any) -> None:
     assert codec.decode([memoryview(frame) for frame in codec.encode(message)]) == message
@@ -71,14 +76,19 @@ def test_junk_is_refused(frames: list[bytes]) -> None:
         codec.decode(frames)
 
 
-@given(st.sampled_from(sorted(MESSAGES)), plain, st.binary(max_size=9))
-def test_a_body_of_other_fields_is_refused_or_fits(kind: bytes, body: Any, payload: bytes) -> None:
-    for frames in ([kind, msgpack.packb(body)], [kind, msgpack.packb(body), payload]):
+@given(st.sampled_from(sorted(MESSAGES)), st.lists(plain, max_size=9), st.binary(max_size=9))
+def test_other_fields_are_refused_or_fit(kind: str, fields: list[Any], payload: bytes) -> None:
+    for frames in ([head([kind, *fields])], [head([kind, *fields]), payload]):
         try:
             message = codec.decode(frames)
         except codec.ProtocolError:
             continue
         assert codec.decode(codec.encode(message)) == message
+
+
+def head(*entries: Any) -> bytes:
+    packed: bytes = msgpack.packb(list(entries))
+    return packed
 
 
 def nested(depth: int) -> Any:
@@ -91,26 +101,37 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("frames", "found"),
     [
-        ([b"H"], "2 or 3 frames"),
-        ([b"H", msgpack.packb([{}]), b"", b""], "2 or 3 frames"),
-        ([b"?", msgpack.packb([])], "unknown kind"),
-        ([b"Hx", msgpack.packb([{}])], "unknown kind"),
-        ([b"H", b"\xc1"], "not MessagePack"),
-        ([b"H", msgpack.packb([{}]) + b"x"], "not MessagePack"),
-        ([b"H", msgpack.packb({})], "list of 1 fields"),
-        ([b"H", msgpack.packb([{}, 1])], "list of 1 fields"),
-        ([b"H", msgpack.packb([{1: 2}])], "not MessagePack"),
-        ([b"H", msgpack.packb([3])], "Hello.facts: unexpected int"),
-        ([b"H", msgpack.packb([{}]), b"x"], "has no payload"),
-        ([b"B", msgpack.packb(["", 1, 1, 1, 1, 0, [], []])], "lacks its payload"),
-        ([b"B", msgpack.packb(["", -1, 1, 1, 1, 0, [], []]), b""], "Batch.seq"),
-        ([b"B", msgpack.packb(["", True, 1, 1, 1, 0, [], []]), b""], "Batch.seq"),
-        ([b"B", msgpack.packb(["", 1 << 63, 1, 1, 1, 0, [], []]), b""], "Batch.seq"),
-        ([b"X", msgpack.packb(["a" * 5000, "", ""])], "Refused.asked"),
-        ([b"r", msgpack.packb([1, None, nested(limits.MAX_DEPTH)])], "nested deeper"),
-        ([b"r", msgpack.packb([1, None, msgpack.ExtType(3, b"x")])], "extension type 3"),
-        ([b"H", b"x" * (limits.MAX_BODY_BYTES + 1)], "at most"),
-        ([b"B", msgpack.packb(["", 1, 1, 1, 1, 0, [], []]), bytes(limits.MAX_FRAME_BYTES + 1)], "payload over"),
+        ([], "1 to 17 frames"),
+        ([head(["H", {}]), *[b"x"] * 17], "1 to 17 frames"),
+        ([head()], "1 to 16 messages"),
+        ([head(*[["H", {}]] * 17)], "1 to 16 messages"),
+        ([msgpack.packb({})], "1 to 16 messages"),
+        ([head({})], "begins with its kind"),
+        ([head([])], "begins with its kind"),
+        ([head([b"H", {}])], "begins with its kind"),
+        ([head(["?"])], "unknown kind"),
+        ([head(["Hx", {}])], "unknown kind"),
+        ([b"\xc1"], "not MessagePack"),
+        ([head(["H", {}]) + b"x"], "not MessagePack"),
+        ([head(["H"])], "Hello: expected 1 fields, found 0"),
+        ([head(["H", {}, 1])], "Hello: expected 1 fields, found 2"),
+        ([head(["H", {1: 2}])], "not MessagePack"),
+        ([head(["H", 3])], "Hello.facts: unexpected int"),
+        ([head(["H", {}]), b"x"], "belong to no message"),
+        ([head(["B", "", 1, 1, 1, 1, 0, [], []])], "Batch: expected 9 fields"),
+        ([head(["B", "", 1, 1, 1, 1, 0, [], [], None])], "Batch.words: expected its size"),
+        ([head(["B", "", 1, 1, 1, 1, 0, [], [], 8])], "lacks its payload"),
+        ([head(["B", "", 1, 1, 1, 1, 0, [], [], 8]), b"short"], "5 bytes where 8 were announced"),
+        ([head(["B", "", -1, 1, 1, 1, 0, [], [], 0])], "Batch.seq"),
+        ([head(["B", "", True, 1, 1, 1, 0, [], [], 0])], "Batch.seq"),
+        ([head(["B", "", 1 << 63, 1, 1, 1, 0, [], [], 0])], "Batch.seq"),
+        ([head(["X", "a" * 5000, "", ""])], "Refused.asked"),
+        ([head(["H", {}], ["H", 3])], "Hello.facts: unexpected int"),
+        ([head(["r", 1, None, nested(limits.MAX_DEPTH)])], "nested deeper"),
+        ([head(["r", 1, None, msgpack.ExtType(3, b"x")])], "extension type 3"),
+        ([b"x" * (limits.MAX_HEAD_BYTES + 1)], "at most"),
+        ([head(["B", "", 1, 1, 1, 1, 0, [], [], limits.MAX_FRAME_BYTES + 1]), b"x"], "payload over"),
+        (codec.encode(Hello({}), Hello({})), "expected one message, found 2"),
     ],
 )
 def test_refused_by_what_was_found(frames: list[bytes], found: str) -> None:
@@ -119,8 +140,8 @@ def test_refused_by_what_was_found(frames: list[bytes], found: str) -> None:
 
 
 def test_the_deepest_that_passes() -> None:
-    assert codec.decode(codec.encode(Reply(1, None, nested(limits.MAX_DEPTH - 1)))).result == nested(
-        limits.MAX_DEPTH - 1
+    assert codec.decode(codec.encode(Reply(1, None, nested(limits.MAX_DEPTH - 2)))).result == nested(
+        limits.MAX_DEPTH - 2
     )
 
 
