@@ -5,20 +5,28 @@ tensor joins a cluster: ``GT_ADDRESS``, ``GT_CLUSTER``, the running ``gt up``, o
 program.
 """
 
+import gc as _gc
 import os as _os
 
 # Functionalization's own shape check costs 15 us an in-place operation; capture does it (gt/_native/functional.cpp).
 _os.environ.setdefault("TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE", "1")
 
-from gt import device as _device  # the variable above must be set first
+# What is imported stays: a collection now would only walk torch's heap (80 ms), for whoever allocates next.
+_collecting = _gc.isenabled()
+_gc.disable()
+try:
+    from gt import device as _device  # the variable above must be set first
 
-_device.register()
+    _device.register()
 
-from gt import config, debug, signal  # noqa: E402
-from gt.errors import ClusterError, GTError, NotSupported, WorkerLost  # noqa: E402
-from gt.factories import arange, empty, eye, from_numpy, full, linspace, ones, rand, randint, randn, tensor, zeros  # noqa: E402
-from gt.session import connect, gpu_workers, shutdown, synchronize  # noqa: E402
-from gt_runtime import __version__  # noqa: E402
+    from gt import config, debug, signal
+    from gt.errors import ClusterError, GTError, NotSupported, WorkerLost
+    from gt.factories import arange, empty, eye, from_numpy, full, linspace, ones, rand, randint, randn, tensor, zeros
+    from gt.session import connect, gpu_workers, shutdown, synchronize
+    from gt_runtime import __version__
+finally:
+    if _collecting:
+        _gc.enable()
 
 device = _device.device
 

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgpack
 import torch
@@ -24,10 +24,13 @@ from gt.bulk import Bulk
 from gt.errors import ClusterError
 from gt.link import Credit, Link
 from gt.pulse import Pulse
-from gt_runtime.launch import connection, embedded
+from gt_runtime.launch import connection
 from gt_runtime.launch.errors import NoCluster
 from gt_runtime.protocol import handshake, limits, messages
 from gt_runtime.protocol.messages import Failure
+
+if TYPE_CHECKING:
+    from gt_runtime.launch.embedded import Embedded
 
 _CONNECT_SECONDS = 30.0  # for the dispatcher's Welcome: an embedded one is starting meanwhile
 _WINDOW_SECONDS = 0.001  # a batch that nobody fills leaves after this long
@@ -45,7 +48,7 @@ def dtype_of(number: int) -> torch.dtype:
 class Session:
     """A connected client. Made by ``current()``; never by users."""
 
-    def __init__(self, where: connection.Connection, started: embedded.Embedded | None) -> None:
+    def __init__(self, where: connection.Connection, started: Embedded | None) -> None:
         self.connection, self._embedded = where, started
         self.context: zmq.Context[Any] = zmq.Context()
         self.link = Link(self.context, where.front)
@@ -355,7 +358,7 @@ def connect(name_or_address: str | None = None) -> Session:
         return _session
 
 
-def _find(name_or_address: str | None) -> tuple[connection.Connection, embedded.Embedded | None]:
+def _find(name_or_address: str | None) -> tuple[connection.Connection, Embedded | None]:
     address = name_or_address if name_or_address and "://" in name_or_address else None
     name = name_or_address if name_or_address and address is None else None
     if _wanted_workers is None or name_or_address:
@@ -366,6 +369,8 @@ def _find(name_or_address: str | None) -> tuple[connection.Connection, embedded.
                 raise ClusterError(str(error)) from None
         except Exception as error:
             raise ClusterError(str(error)) from error
+    from gt_runtime.launch import embedded  # what starts clusters isn't needed by who joins one
+
     try:
         started = embedded.start_embedded(workers=_wanted_workers)
     except Exception as error:
