@@ -139,7 +139,7 @@ class Session:
                     self._upload(*item)
                     continue
                 last = question is not None and _capture.waiting() == 1
-                self._batch(*item, more=(question,) if last else ())
+                self._batch((question,) if last else (), *item)
                 if last:
                     return
             if question is not None:
@@ -147,6 +147,7 @@ class Session:
 
     def _batch(
         self,
+        more: tuple[Any, ...],
         seq: int,
         base: int,
         outputs: int,
@@ -155,7 +156,6 @@ class Session:
         definitions: list[bytes],
         signals: list[Any],
         words: bytes,
-        more: tuple[Any, ...],
     ) -> None:
         self.credit.take(instructions, 0)
         read = [msgpack.unpackb(d) for d in definitions]

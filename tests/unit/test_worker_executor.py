@@ -317,6 +317,27 @@ def test_layouts_travel(harness: Harness, value: torch.Tensor) -> None:
     assert torch.equal(tensor(found, contents), value)
 
 
+BLANK: dict[str, tuple[Any, ...]] = {
+    # name: operator, overload, arguments, inputs, output
+    "empty": ("empty", "memory_format", [["l", 64, 64], 6, None, ["d"], None, None], [], torch.zeros(64, 64)),
+    "empty_strided": ("empty_strided", "", [["l", 64, 64], ["l", 1, 64], 6, None, ["d"]], [], torch.zeros(64, 64).t()),
+    "empty_like": ("empty_like", "", [T], [torch.ones(64, 64)], torch.zeros(64, 64)),
+    "new_empty": ("new_empty", "", [T, ["l", 64, 64]], [torch.ones(2)], torch.zeros(64, 64)),
+    "resize": ("resize", "", [T, ["l", 64, 64]], [torch.ones(2)], torch.tensor([1.0] * 2 + [0.0] * 4094).view(64, 64)),
+}
+
+
+@pytest.mark.parametrize("name", BLANK)
+def test_new_memory_shows_nothing_of_others(harness: Harness, name: str) -> None:
+    """PyTorch's empty is memory as it was found: here that could be another program's."""
+    operator, overload, arguments, inputs, expected = BLANK[name]
+    for _ in range(20):
+        left = [torch.full((64, 64), 7.0) for _ in range(8)]
+        del left
+        found = harness.call(operator, arguments, inputs, overload=overload, outputs=[meta(expected)])
+        assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize(
     ("wrong", "nbytes"),
     [

@@ -51,6 +51,7 @@ struct Template {
   bool identity = false;         // the result is the first input itself
   bool layout_matters = false;   // as_strided and its like read the storage of their first input
   bool prefer_copy = false;      // the view was refused once: strides forbid it
+  enum class Blank : uint8_t { NO, ALL, GROWN } blank = Blank::NO;  // memory that the kernel leaves as it finds it: zeros here
   std::vector<bool> shielded;    // tensor arguments that the kernel writes although its schema says it doesn't: they get a copy
   int64_t output_ids = 0;        // how many ids an instruction takes: one a returned tensor, defined or not
   int64_t output_bytes = 0;      // what the outputs will weigh; 0 if unknown or nothing new
@@ -319,6 +320,14 @@ inline bool denied(const std::string& name) {
   return all.count(name) != 0;
 }
 
+// Operators whose result is memory as it was found: on a worker that may hold what another program has left there.
+inline Template::Blank blankOf(const std::string& base) {
+  static const std::unordered_set<std::string> all = {"aten::empty",           "aten::empty_like",        "aten::empty_strided", "aten::new_empty",
+                                                      "aten::new_empty_strided", "aten::empty_permuted"};
+  if (base == "aten::resize" || base == "aten::resize_as") return Template::Blank::GROWN;
+  return all.count(base) ? Template::Blank::ALL : Template::Blank::NO;
+}
+
 // Operators without results that only check something.
 inline bool onlyChecks(const std::string& name) {
   static const std::unordered_set<std::string> all = {"aten::_linalg_check_errors", "aten::_assert_async", "aten::_assert_tensor_metadata"};
@@ -391,6 +400,7 @@ inline void resolve(Template& t, const std::string& base, const std::string& ove
     t.view = t.op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::as_strided", "");
     t.arguments.emplace_back();
   }
+  t.blank = blankOf(base);
   if (auto it = secretWriters().find(base); it != secretWriters().end()) {
     t.shielded.resize(expected.size());
     for (int i : it->second)

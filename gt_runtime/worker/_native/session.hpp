@@ -283,12 +283,16 @@ class Session {
     if (laid && !t.view) {
       try {
         fill(t);
-        return t.op->callBoxed(stack_);
+        t.op->callBoxed(stack_);
+        if (C10_UNLIKELY(t.blank != Template::Blank::NO)) clear(t);
+        return;
       } catch (const c10::Error&) {
         if (!relay(t)) throw;  // it failed for another reason than a layout that isn't the client's
       }
       fill(t);
-      return t.op->callBoxed(stack_);
+      t.op->callBoxed(stack_);
+      if (t.blank != Template::Blank::NO) clear(t);
+      return;
     }
     if (laid && !t.prefer_copy) {
       try {
@@ -307,6 +311,15 @@ class Session {
       t.op->callBoxed(stack_);
     }
     if (laid) t.prefer_copy = true;  // the copying form could do what the view couldn't: don't throw each time
+  }
+
+  // Zeros where the kernel gave memory as it found it, unless PyTorch itself fills it.
+  void clear(const Template& t) {
+    const auto& context = at::globalContext();
+    if (context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory()) return;
+    const at::Tensor& made = stack_.back().toTensor();
+    if (t.blank == Template::Blank::ALL) made.zero_();
+    else if (made.numel() > inputs_[0]->numel() && made.is_contiguous()) made.view(-1).slice(0, inputs_[0]->numel()).zero_();
   }
 
   // Brings inputs that lie differently here than the client believes (views alias on a worker) to the client's layout. False if
