@@ -26,9 +26,12 @@ Callbacks& callbacks() {
   return *c;
 }
 
+// A daemon thread that still runs when the interpreter ends is unwound where it asks for the GIL, and then hasn't got it.
 struct Gil {
   PyGILState_STATE state = PyGILState_Ensure();
-  ~Gil() { PyGILState_Release(state); }
+  ~Gil() {
+    if (PyGILState_Check()) PyGILState_Release(state);
+  }
 };
 
 [[noreturn]] void raisePython() {

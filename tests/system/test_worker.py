@@ -300,7 +300,7 @@ def test_a_fatal_notice_ends_it_well(alone: FakeDispatcher) -> None:
 
 def test_a_refusal_ends_it_with_the_reason(alone: FakeDispatcher) -> None:
     process = alone.spawn()
-    identity, hello = alone._receive(alone.back)
+    identity, (hello,) = alone._receive(alone.back)
     assert type(hello) is m.Hello
     alone.identities["w0"] = identity
     alone.send("w0", m.Refused("to join with PyTorch version 9", "this cluster runs 2.13", "use the same environment"))
