@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _CONNECT_SECONDS = 30.0  # for the dispatcher's Welcome: an embedded one is starting meanwhile
 _WINDOW_SECONDS = 0.001  # a batch that nobody fills leaves after this long
 _IDLE_SECONDS = 0.5  # how long the window's thread sleeps where nothing is recorded
+_PARK_SECONDS = 0.02  # at the program's end: its daemon threads get this long to come to rest
 _DTYPES: dict[int, torch.dtype] = {}
 
 
@@ -455,6 +456,9 @@ def _at_exit() -> None:
     _stopping.set()
     if _in_child:
         return
+    _capture.end_of_program()
+    if any(t is not threading.current_thread() and not t.name.startswith("gt-") for t in threading.enumerate()):
+        time.sleep(_PARK_SECONDS)
     try:
         if _session is not None and _session.link.failure is None:
             _capture.cut()

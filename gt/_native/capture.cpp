@@ -614,6 +614,7 @@ struct Kernel final : c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet, Stack* stack) {
     const size_t n = op.kinds.size();
+    if (C10_UNLIKELY(ending.load(std::memory_order_relaxed))) parkAtEnd();
     checkUsable(op);
     Lease lease;
     Call& call = lease.call;

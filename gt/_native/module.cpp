@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <thread>
+
 #include "gt_runtime/protocol/words.hpp"
 #include "signal.hpp"
 #include "site.hpp"
@@ -44,6 +46,7 @@ PyObject* call(PyObject* f, PyObject* arguments) {
   if (!f) TORCH_CHECK(false, "gt isn't initialised: import gt before using the device mux");
   PyObject* result = PyObject_CallObject(f, arguments);
   Py_XDECREF(arguments);
+  if (C10_UNLIKELY(ending)) parkAtEnd();
   if (!result) raisePython();
   return result;
 }
@@ -115,6 +118,16 @@ void notSupported(const std::string& what, const std::string& why, const std::st
     Py_DECREF(error);
   }
   raisePython();
+}
+
+namespace {
+std::thread::id ender;
+}
+
+void parkAtEnd() {
+  if (std::this_thread::get_id() == ender || !inPython()) return;
+  if (PyGILState_Check()) PyEval_SaveThread();
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 namespace {
@@ -259,6 +272,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("schema_hash", &words::schemaHash);
   m.def("first", &first, "The next thing to send: a batch as an 8-tuple, an upload as a 4-tuple, or None.");
   m.def("sent", &sent);
+  m.def("end_of_program", [] {
+    ender = std::this_thread::get_id();
+    ending = true;
+  }, "From now on only this thread uses mux; others that try sleep for ever.");
   m.def("waiting", &waiting, "How many things wait to be sent.");
   m.def("dtypes", &dtypes);
   m.def("cut", &cut, "The batch under way becomes the next thing to send.");

@@ -100,6 +100,15 @@ int32_t currentSite() {
   return 0;
 }
 
+bool inPython() {
+  auto* state = PyGILState_GetThisThreadState();
+#ifdef GT_FRAMES
+  return state && innermost(state);
+#else
+  return state;
+#endif
+}
+
 void setInternal(std::vector<std::string> prefixes) {
   std::lock_guard lock(guard);
   internal = std::move(prefixes);

@@ -8,6 +8,7 @@
 namespace gt {
 
 bool forked = false;
+std::atomic<bool> ending = false;
 
 Stream& Stream::the() {
   static auto* stream = [] {

@@ -5,6 +5,7 @@
 #pragma once
 #include <ATen/ATen.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -111,6 +112,11 @@ struct Stream {
   void end();                // a session is over: templates and what wasn't sent are gone
 };
 
+// The program ends: a daemon thread that still uses mux sleeps from here on. Left running, it would be unwound inside PyTorch, which aborts
+// the process (as with plain CPU tensors).
+extern std::atomic<bool> ending;
+void parkAtEnd();  // module.cpp
+
 extern bool forked;  // this process is a forked child: the session isn't its own
 
 // The Python side's callbacks (module.cpp). None may be called with the mutex held; each takes the GIL and turns a Python exception into
@@ -123,6 +129,7 @@ void synchronizeSession();
 
 // The number of the user's source line that is running in this thread (site.cpp); 0 = unknown.
 int32_t currentSite();
+bool inPython();  // this thread runs Python code: it isn't one of autograd's
 
 // The signal of what this thread does now (module.cpp): a backward operation has its forward operation's.
 int64_t currentSignal();

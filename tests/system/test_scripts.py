@@ -53,6 +53,10 @@ thread.join()
 import threading
 threading.Thread(target=lambda: [model(data) for _ in range(10**6)], daemon=True).start()
 """,
+    "daemon thread that fetches": """
+import threading
+threading.Thread(target=lambda: [model(data).sum().item() for _ in range(10**6)], daemon=True).start()
+""",
     "exception was caught": "try:\n    torch.mm(data, data)\nexcept RuntimeError as error:\n    kept = error",
     "generator suspended": "def steps():\n    while True: yield model(data)\ng = steps(); next(g)",
     "shutdown by hand": "print(loss.item()); gt.shutdown()",
