@@ -48,6 +48,7 @@ class Link:
         self._lock = threading.RLock()
         self._arrived = threading.Condition(self._lock)
         self._leading = False
+        self._draining = False
         self._handlers: dict[type[Any], Callable[[Any], None]] = {}
         self.failure: BaseException | None = None  # set once: the session is over
 
@@ -124,18 +125,26 @@ class Link:
             pass
 
     def _drain(self) -> None:
-        """Reads all there is; under the lock. The socket's descriptor is edge-triggered: whoever sent must look too."""
+        """Reads all there is; under the lock. The socket's descriptor is edge-triggered: whoever sent must look too.
+        A handler that sends doesn't read, too: the reading it was called from goes on.
+        """
+        if self._draining:
+            return
+        self._draining = True
         got = False
-        while not self._socket.closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                break
-            for message in codec.decode_all([f.buffer for f in frames]):
-                handler = self._handlers.get(type(message))
-                if handler is not None:
-                    handler(message)
-            got = True
+        try:
+            while not self._socket.closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                try:
+                    frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    break
+                for message in codec.decode_all([f.buffer for f in frames]):
+                    handler = self._handlers.get(type(message))
+                    if handler is not None:
+                        handler(message)
+                got = True
+        finally:
+            self._draining = False
         if got:
             self._arrived.notify_all()
             if self._leading:

@@ -5,6 +5,7 @@ seconds on one steady clock), no threads.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from gt_runtime.protocol import messages as m
 from gt_runtime.telemetry.records import Frame
 
 LOST_SHOWN_SECONDS = 60.0  # a lost worker stays on the screens this long
+WAITS_TOLD_SECONDS = 5.0
 _LOST_KEPT = 64
 _GONE_KEPT = 4096  # addresses of ended peers whose late messages are dropped in silence
 _RATE_INTERVAL = 0.25  # seconds between two readings of the cluster's rate, at least
@@ -366,6 +368,7 @@ class Core:
         for session in list(self.state.sessions.values()):
             if session.spread is not None:
                 self.streams.collapse(session)
+            self._tell_who_waits(session, now)
         self._now = now
         while self._lost and now - (self._lost[0].lost_at or 0.0) > LOST_SHOWN_SECONDS:
             self._lost.popleft()
@@ -377,6 +380,17 @@ class Core:
         return describe.frame(
             self.state, list(self._lost), self.state.epoch, now, self.started, self.offset, finished, self._rate
         )
+
+    def _tell_who_waits(self, session: Session, now: float) -> None:
+        """A program whose work nobody can take is told once, after a while."""
+        if not session.held and not session.held_chunks:
+            session.waits_since = None
+        elif session.waits_since is None:
+            session.waits_since = now
+        elif session.waits_since <= now - WAITS_TOLD_SECONDS:
+            session.waits_since = math.inf
+            text = f"no worker of cluster {self.options.name} can take this program's work: it waits until one joins"
+            self.state.out.append((session.address, m.Notice("warning", f"{text} (gt workers, gt worker)")))
 
     def _finished(self) -> int:
         return self._ended + sum(s.finished for s in self.state.sessions.values())

@@ -219,6 +219,7 @@ class Session:
     transfers: dict[int, Transfer] = field(default_factory=dict)
     held: deque[Any] = field(default_factory=deque)  # stream messages that wait for a worker
     held_chunks: list[m.Chunk] = field(default_factory=list)
+    waits_since: float | None = None  # steady clock; infinite once its program was told
     taken_instructions: int = 0
     taken_bytes: int = 0
     owed_instructions: int = 0

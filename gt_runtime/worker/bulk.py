@@ -6,6 +6,7 @@ unacknowledged.
 
 from __future__ import annotations
 
+import mmap
 import os
 import queue
 import sys
@@ -24,7 +25,7 @@ Key = tuple[str, int]  # session, transfer
 
 @dataclass(slots=True)
 class _Staged:
-    data: bytearray | None  # None once refused
+    data: mmap.mmap | None  # None once refused
     nbytes: int
     got: int = 0
 
@@ -57,7 +58,7 @@ class Staging:
             staged.got += data.nbytes
             return Chunk(chunk.session, chunk.transfer, chunk.offset, chunk.nbytes, staged.got >= staged.nbytes)
 
-    def take(self, session: str, transfer: int, nbytes: int) -> bytearray | Failure:
+    def take(self, session: str, transfer: int, nbytes: int) -> mmap.mmap | Failure:
         """The bytes of a complete transfer, or why they aren't here. They are the caller's from here on."""
         with self._lock:
             staged = self._staged.pop((session, transfer), None)
@@ -83,12 +84,14 @@ class Staging:
                 if staged.data is not None:
                     self._bytes -= staged.nbytes
 
-    def _room(self, nbytes: int) -> bytearray | None:
+    def _room(self, nbytes: int) -> mmap.mmap | None:
+        """Pages that come into being as they are written: a bytearray would clear gigabytes at once, with the GIL held,
+        and this worker's heartbeat would stop."""
         if self._limit and self._bytes + nbytes > self._limit:
             return None
         try:
-            data = bytearray(nbytes)
-        except (MemoryError, OverflowError):
+            data = mmap.mmap(-1, nbytes)
+        except (OSError, ValueError, OverflowError):
             return None
         self._bytes += nbytes
         return data

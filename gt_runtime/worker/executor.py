@@ -202,7 +202,7 @@ class Executor:
                     problem = error.failure(self.worker)
             case ["s", int(transfer), int(nbytes)]:
                 data = self._staging.take(session, transfer, nbytes)
-                if isinstance(data, bytearray):
+                if not isinstance(data, m.Failure):
                     return self._native.put(session, message.id, message.meta, data)
                 problem = data
             case _:

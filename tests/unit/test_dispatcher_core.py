@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gt_runtime.dispatcher.core import LOST_SHOWN_SECONDS
+from gt_runtime.dispatcher.core import LOST_SHOWN_SECONDS, WAITS_TOLD_SECONDS
 from gt_runtime.dispatcher.records import Address, Peer, Side
 from gt_runtime.dispatcher.state import Forget, Watch
 from gt_runtime.protocol import messages as m
@@ -281,6 +281,26 @@ def test_loss_is_told_to_all() -> None:
     assert [w.id for w in world.core.tick(2.0 + LOST_SHOWN_SECONDS).workers] == ["w1"]
     world.core.gone("w0", "again")
     assert world.core.state.epoch == epoch + 1
+
+
+def test_a_program_that_no_worker_serves_is_told_once() -> None:
+    world = World(workers=1)
+    client = world.connect()
+    world.settle()
+
+    def told(now: float) -> list[str]:
+        world.core.tick(now)
+        notices = [x.text for to, x in world.core.state.out if to == client.address and isinstance(x, m.Notice)]
+        world.deliver()
+        return notices
+
+    world.core.gone("w0", "killed")
+    client.send(m.Batch("", client.next_seq(), 1, 0, 1, 0, [], [], b""))
+    assert told(1.0) == [] and told(2.0) == []
+    assert "waits until one joins" in told(1.0 + WAITS_TOLD_SECONDS)[0]
+    assert told(60.0) == []
+    world.join()
+    assert told(61.0) == [] and world.core.state.sessions[client.id].waits_since is None
 
 
 def test_unreachable_is_gone() -> None:
