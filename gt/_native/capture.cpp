@@ -384,6 +384,15 @@ struct Recorder {
   Call& call;
   const c10::IValue* arguments;
   size_t n;
+  // An in-place operator's self keeps its strides, whatever layout the out-of-place form gives: a worker brings a value to the layout that
+  // the client sees where that matters.
+  const c10::IntArrayRef* strides = inplace.name && op.name == *inplace.name ? inplace.strides : nullptr;
+  std::pair<uint64_t, uint64_t> seed{};
+
+  // Before anything is appended: a wrong generator is refused here.
+  void draw() {
+    if (op.random) seed = drawSeed(call.generator);
+  }
 
   // Appends the instruction; the mutex is held.
   int64_t append(Stream& s, int32_t id, int64_t outputs, int64_t site, int64_t signal) {
@@ -396,10 +405,7 @@ struct Recorder {
     w.push_back(words::instruction(id, site));
     w.insert(w.end(), call.inputs.begin(), call.inputs.end());
     w.insert(w.end(), call.literals.begin(), call.literals.end());
-    if (op.random) {
-      auto [seed, offset] = drawSeed(call.generator);
-      w.push_back(static_cast<int64_t>(seed)), w.push_back(static_cast<int64_t>(offset));
-    }
+    if (op.random) w.push_back(static_cast<int64_t>(seed.first)), w.push_back(static_cast<int64_t>(seed.second));
     const int64_t first = s.nextId;
     if (s.batch.outputs == 0) s.batch.base = first;
     s.nextId += outputs, s.batch.outputs += outputs, s.batch.instructions++, s.issued++;
@@ -420,14 +426,22 @@ struct Recorder {
     }
   }
 
+  const Meta* restrided(const Meta& m) {
+    auto& s = Stream::the();
+    std::lock_guard lock(s.mutex);
+    return s.meta(m.sizes, *strides, m.dtype);
+  }
+
   void give(Stack* stack, const Template& t, int64_t id, uint32_t life) {
     const bool wrap = !functionalizing();
     const bool normal = C10_UNLIKELY(c10::InferenceMode::is_enabled()) && (normalValues || (op.view && arguments[0].isTensor() && !arguments[0].toTensor().is_inference()));
     const int64_t begin = op.view ? inputOffset() : 0;  // bytes
     auto make = [&](const Output& o) {
       if (!o.meta) return id++, at::Tensor();
+      const Meta* meta = o.meta;
+      if (C10_UNLIKELY(strides && c10::IntArrayRef(meta->strides) != *strides && meta->sizes.size() == strides->size())) meta = restrided(*meta);
       const int64_t offset = C10_LIKELY(!begin) ? o.offset : o.offset + begin / static_cast<int64_t>(c10::elementSize(o.meta->dtype));
-      at::Tensor inner = makeHandle(id++, o.meta, offset, life, normal);
+      at::Tensor inner = makeHandle(id++, meta, offset, life, normal);
       return wrap ? wrapped(inner) : inner;
     };
     stack->erase(stack->end() - static_cast<long>(n), stack->end());
@@ -627,6 +641,7 @@ struct Kernel final : c10::OperatorKernel {
     const int64_t site = currentSite(), signal = currentSignal();
     auto& s = Stream::the();
     Recorder recorder{handle, op, call, arguments, n};
+    recorder.draw();
     const Template* t = nullptr;
     int64_t first = 0;
     bool full = false;

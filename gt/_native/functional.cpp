@@ -3,6 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <torch/library.h>
 
+#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -80,6 +81,16 @@ const std::unordered_map<std::string, Check> kChecks{
     {"aten::cauchy_", [](const c10::IValue* a) { TORCH_CHECK(a[2].toDouble() > 0, "cauchy_ expects sigma > 0.0, but found sigma=", a[2].toDouble()); }},
 };
 
+// Functionalization keeps a storage's state without a lock: two threads that write into one tensor would tear it.
+struct Writing {
+  static std::recursive_mutex& mutex() {
+    static auto* one = new std::recursive_mutex();
+    return *one;
+  }
+  Writing() { lockWithoutGil(mutex()); }
+  ~Writing() { mutex().unlock(); }
+};
+
 // Any in-place operator. TORCH_DISABLE_FUNCTIONALIZATION_META_REFERENCE takes away torch's own check (15 us an operation); here it is done
 // on the shape the template knows.
 struct InPlace final : Original {
@@ -95,14 +106,16 @@ struct InPlace final : Original {
       TORCH_CHECK(!anyMux(arguments, n) || self.dim() == 0, "Expected all tensors to be on the same device, but found at least two devices, ", self.device(), " and mux:0!");
       return original.callBoxed(handle, keys, stack);
     }
+    Writing writing;
     for (size_t i = 0; i < n; i++)  // now, so that the first operator to come is the out-of-place form
       if (arguments[i].isTensor() && isMux(arguments[i].toTensor())) fun::sync(arguments[i].toTensor());
     const auto kept = self;
     if (apart) at::assert_no_internal_overlap(kept);
     if (check) check(arguments);
     Normal normal(kept);
-    const auto sizes = kept.sizes();
-    Expecting expecting({&sizes, &name, kept.scalar_type()});
+    const c10::DimVector sizes(kept.sizes()), strides(kept.strides());
+    const c10::IntArrayRef sizesRef(sizes), stridesRef(strides);
+    Expecting expecting({&sizesRef, &stridesRef, &name, kept.scalar_type()});
     original.callBoxed(handle, keys, stack);
   }
   static bool anyMux(const c10::IValue* arguments, size_t n) {
@@ -149,7 +162,7 @@ struct Out final : Original {
     if (!isMux(out)) return original.callBoxed(handle, keys, stack);
     for (auto* v = stack->data() + stack->size() - n; v != stack->data() + stack->size(); v++)
       if (v->isTensor() && isMux(v->toTensor())) fun::sync(v->toTensor());
-    Expecting expecting({nullptr, &name, out.scalar_type()});
+    Expecting expecting({nullptr, nullptr, &name, out.scalar_type()});
     original.callBoxed(handle, keys, stack);
   }
 };

@@ -107,6 +107,13 @@ void synchronizeSession() {
   Py_DECREF(call(callbacks().synchronize, nullptr));
 }
 
+void lockWithoutGil(std::recursive_mutex& mutex) {
+  if (mutex.try_lock()) return;
+  PyThreadState* state = PyGILState_Check() ? PyEval_SaveThread() : nullptr;
+  mutex.lock();
+  if (state) PyEval_RestoreThread(state);
+}
+
 void notSupported(const std::string& what, const std::string& why, const std::string& instead) {
   alive();
   Gil gil;

@@ -125,6 +125,7 @@ void sendOutgoing();
 std::vector<std::unique_ptr<Output>> awaitVerdict(int64_t request, int64_t site);
 at::Tensor fetchValue(int64_t id, const Meta* meta);
 void synchronizeSession();
+void lockWithoutGil(std::recursive_mutex& mutex);  // who holds it may be waiting for the GIL: never wait for it with the GIL held
 [[noreturn]] void notSupported(const std::string& what, const std::string& why, const std::string& instead);
 
 // The number of the user's source line that is running in this thread (site.cpp); 0 = unknown.
@@ -137,6 +138,7 @@ int64_t currentSignal();
 // Set while an in-place kernel of functionalization runs: its out-of-place operator must give self's shape (functional.cpp).
 struct Inplace {
   const c10::IntArrayRef* sizes = nullptr;  // null: any (out= resizes)
+  const c10::IntArrayRef* strides = nullptr;  // of self, which keeps them
   const std::string* name = nullptr;        // null: nothing is expected
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 };

@@ -65,6 +65,7 @@ class Core:
         self._lost: deque[Worker] = deque(maxlen=_LOST_KEPT)
         self._expected: dict[str, Any] = {"protocol": limits.PROTOCOL_VERSION, "gt": __version__}
         self._next_session, self._next_worker = 1, 0
+        self._complete = False  # all workers it was started with have been here
         self._ended = 0  # instructions of sessions that are over
         self._rate_at, self._rate_total, self._rate = now, 0, 0.0
 
@@ -447,9 +448,9 @@ class Core:
 
     def _status(self, peer: Peer, now: float) -> dict[str, Any]:
         state, ready = self.state, [w for w in self.state.workers.values() if w.ready]
-        phase = (
-            "stopping" if self.stopping is not None else "ready" if len(ready) >= self.options.workers else "starting"
-        )
+        self._complete = self._complete or len(ready) >= self.options.workers
+        fewer = "degraded" if self._complete else "starting"
+        phase = "stopping" if self.stopping is not None else "ready" if len(ready) >= self.options.workers else fewer
         return {
             "cluster": self.options.name,
             "pid": self.identity["pid"],
@@ -466,6 +467,7 @@ class Core:
             "sessions": len(state.sessions),
             "instr_rate": self._rate,
             "instr_total": self._finished(),
+            "tcp": self.identity["tcp_endpoints"],
             "embedded": self.options.embedded,
             "log_dir": str(self.options.log_dir) if self.options.log_dir else None,
         }

@@ -244,6 +244,19 @@ def threads_train_side_by_side(d: str) -> Any:
 
 
 @row(GROUP)
+def threads_write_into_one_tensor(d: str) -> Any:
+    shared = torch.zeros(100, device=d)
+
+    def work(index: int) -> None:
+        for _ in range(50):
+            (shared[3:7] if index % 2 else shared).add_(1)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
+    return shared.shape, shared[0] <= 100
+
+
+@row(GROUP)
 def tensor_made_in_one_thread_used_in_another(d: str) -> Any:
     made: list[torch.Tensor] = []
     maker = threading.Thread(target=lambda: made.append(make(d, 4, grad=True) * 2))

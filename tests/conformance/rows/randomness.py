@@ -263,3 +263,13 @@ def cpu_and_device_sequences_are_apart(d: str) -> Any:
     torch.manual_seed(1)
     torch.rand(50, device=d)
     return {"a draw on the device leaves the CPU's generator alone": torch.equal(host, torch.rand(9))}
+
+
+@row(GROUP)
+def wrong_generator_leaves_nothing_behind(d: str) -> Any:
+    """What is refused while it is recorded must not stand half-written in the stream."""
+    try:
+        torch.rand(3, generator=torch.Generator(), device=d)
+    except RuntimeError:
+        pass  # on the CPU it is the right one
+    return torch.randperm(10, device=d).sort().values

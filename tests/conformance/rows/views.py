@@ -100,6 +100,29 @@ for _name, _take in VIEWS.items():
         add(GROUP, f"{_name}_gradient", lambda d, take=_take: _gradient(d, take))
 
 
+#: name -> in-place operation on a tensor whose elements don't lie in the order of its dimensions
+UNORDERED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "index_add": lambda t: t.index_add_(0, torch.zeros(len(t), dtype=torch.long, device=t.device), torch.ones_like(t)),
+    "cumsum": lambda t: t.cumsum_(1),
+    "masked_fill": lambda t: t.masked_fill_(t > 0, 3.0),
+    "add_row": lambda t: t.add_(torch.ones_like(t[0])),
+    "clamp": lambda t: t.clamp_(-0.5, 0.5),
+    "swapaxes": lambda t: t.swapaxes_(0, 1).cumsum_(1),
+}
+
+
+def _write_unordered(d: str, take: Callable[[torch.Tensor], Any], write: Callable[[torch.Tensor], Any]) -> Any:
+    base = make(d, 4, 6)
+    view = take(base)
+    write(view)
+    return base, view, base.view(-1), view.is_contiguous(), base.t(), view.reshape(-1)
+
+
+for _name, _write in UNORDERED.items():
+    for _where in ("t", "slice", "unfold"):
+        add(GROUP, f"{_name}_on_{_where}", lambda d, w=_write, t=VIEWS[_where]: _write_unordered(d, t, w))
+
+
 def _complex(d: str) -> torch.Tensor:
     return make(d, 3, 2, dtype=torch.complex64)
 
