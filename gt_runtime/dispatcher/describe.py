@@ -22,8 +22,9 @@ def worker_state(worker: Worker, now: float) -> m.Worker:
 
 
 def worker_record(worker: Worker, now: float) -> WorkerRecord:
-    """One worker. What it hasn't said is None, never 0."""
-    beat, facts = worker.beat, worker.facts
+    """One worker. What it hasn't said is None, never 0; a lost one says nothing any more."""
+    lost = worker.lost_at is not None
+    beat, facts = {} if lost else worker.beat, worker.facts
     source = beat.get("source")
     return WorkerRecord(
         id=worker.id,
@@ -36,14 +37,14 @@ def worker_record(worker: Worker, now: float) -> WorkerRecord:
         utilisation=number(beat.get("utilisation")),
         memory_used=whole_number(beat.get("memory_used")),
         memory_total=whole_number(beat.get("memory_total")) or whole_number(facts.get("memory_total")),
-        queue=max(0, worker.queue),
-        instr_rate=worker.rates.rate(0),
+        queue=None if lost else max(0, worker.queue),
+        instr_rate=None if lost else worker.rates.rate(0),
         instr_total=whole_number(beat.get("instructions")),
         heartbeat_age=None if worker.beat_at is None else max(0.0, now - worker.beat_at),
         values=whole_number(beat.get("values")),
         value_bytes=whole_number(beat.get("value_bytes")),
-        bytes_in_rate=worker.rates.rate(1),
-        bytes_out_rate=worker.rates.rate(2),
+        bytes_in_rate=None if lost else worker.rates.rate(1),
+        bytes_out_rate=None if lost else worker.rates.rate(2),
     )
 
 

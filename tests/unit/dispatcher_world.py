@@ -364,6 +364,7 @@ class Client:
         self.credit = [0, 0]  # given back
         self.charged = [0, 0]
         self.fatal: list[str] = []
+        self.told: list[str] = []  # what doesn't end the program
         self.refused: list[m.Refused] = []
         self.welcome: dict[str, Any] = {}
         self.templates: dict[int, FakeTemplate] = {}
@@ -382,7 +383,7 @@ class Client:
             self.credit[0] += message.instructions
             self.credit[1] += message.nbytes
         elif isinstance(message, m.Notice):
-            self.fatal.append(message.text)
+            (self.fatal if message.level == "fatal" else self.told).append(message.text)
         elif isinstance(message, m.Refused):
             self.refused.append(message)
         else:

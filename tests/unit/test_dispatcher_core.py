@@ -278,6 +278,8 @@ def test_loss_is_told_to_all() -> None:
     assert not world.core.state.out
     frame = world.core.tick(1.0)
     assert [(w.id, w.state) for w in frame.workers] == [("w1", "ready"), ("w0", "lost")]
+    gone = frame.workers[1]  # what it was doing is no figure of now
+    assert gone.host is not None and gone.queue is gone.instr_rate is gone.utilisation is gone.values is None
     assert [w.id for w in world.core.tick(2.0 + LOST_SHOWN_SECONDS).workers] == ["w1"]
     world.core.gone("w0", "again")
     assert world.core.state.epoch == epoch + 1

@@ -40,6 +40,7 @@ def play(world: World, clients: list[Client], rng: random.Random, messages: int,
 def check_answers(world: World, client: Client) -> None:
     """Every request has its one answer, every value its symbol or a failure that a loss explains."""
     assert not client.fatal and not client.refused
+    assert len(client.told) <= world.losses, "who waits for a worker is told once a wait"
     assert set(client.results) == set(range(1, client.request + 1)), "each request is answered"
     for request, results in client.results.items():
         assert len(results) == 1, "and only once"
