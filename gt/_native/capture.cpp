@@ -38,6 +38,7 @@ struct Operator {
   bool tensorsOnly = true;  // every return is a tensor or a list of tensors
   bool view = false;        // the copying form of a view
   bool absolute = false;    // as_strided
+  bool identity = false;    // gives its input: no instruction, the handle stands for both
 };
 
 // A value's handle. In inference mode a view of a normal tensor, and what is written into one, is no inference tensor.
@@ -95,6 +96,7 @@ Operator describe(const c10::OperatorHandle& handle) {
   op.keyed = kKeyed.count(op.name);
   op.view = op.name.size() > 5 && op.name.compare(op.name.size() - 5, 5, "_copy") == 0 && op.name != "aten::_to_copy";
   op.absolute = op.name == "aten::as_strided_copy";
+  op.identity = op.name == "aten::detach_copy";
   op.cpuIndices = kCpuIndices.count(op.name);
   return op;
 }
@@ -131,6 +133,12 @@ Mux* handleOf(const at::Tensor& t, const Operator& op) {
   auto* mux = dynamic_cast<Mux*>(impl);
   if (!mux) notSupported(op.full + " on this kind of mux tensor", "it is not a plain dense tensor", "use dense tensors on mux");
   return mux;
+}
+
+bool isHandle(const c10::IValue& v) {
+  if (!v.isTensor() || !v.toTensor().defined()) return false;
+  const auto* mux = dynamic_cast<const Mux*>(v.toTensor().unsafeGetTensorImpl());
+  return mux && mux->life == Stream::the().life;
 }
 
 void putScalarTensor(Call& call, const at::Tensor& t) {
@@ -630,6 +638,7 @@ struct Kernel final : c10::OperatorKernel {
     const size_t n = op.kinds.size();
     if (C10_UNLIKELY(ending.load(std::memory_order_relaxed))) parkAtEnd();
     checkUsable(op);
+    if (C10_UNLIKELY(op.identity) && functionalizing() && isHandle(stack->back())) return;
     Lease lease;
     Call& call = lease.call;
     const auto* self = this;
@@ -654,9 +663,10 @@ struct Kernel final : c10::OperatorKernel {
         t = it->second.get();
         if (C10_LIKELY(!t->dynamic)) {
           checkInplace(op, *t);
-          first = recorder.append(s, t->id, static_cast<int64_t>(t->outputs.size()), site, signal);
+          // before, not after: what the last instruction let die goes with it, and a worker may reuse it
           full = s.batch.words.size() >= s.limit;
           if (C10_UNLIKELY(full)) s.limit = std::min(2 * s.limit, Stream::kMostWords), s.cut(0);
+          first = recorder.append(s, t->id, static_cast<int64_t>(t->outputs.size()), site, signal);
         }
       }
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 try:
-    from gt_runtime.worker._native._executor import Contents, Executor, schema_hash
+    from gt_runtime.worker._native._executor import Contents, Executor, schema_hash, trim
 except ImportError as error:
     raise ImportError(
         "the worker's native module (gt_runtime.worker._native._executor) can't be loaded: "
@@ -11,4 +11,4 @@ except ImportError as error:
         "made for this PyTorch (a C++20 compiler is needed to build one)."
     ) from error
 
-__all__ = ["Contents", "Executor", "schema_hash"]
+__all__ = ["Contents", "Executor", "schema_hash", "trim"]

@@ -45,8 +45,14 @@ struct Template {
   std::string name;              // "aten::add.Tensor", for people
   std::optional<c10::OperatorHandle> op;
   std::optional<c10::OperatorHandle> view;  // of a *_copy operator: the operator that aliases
+  struct Donor {
+    int32_t input;  // its number
+    bool written;   // else it is handed on as it is
+  };
+  std::optional<c10::OperatorHandle> twin;  // its in-place form (reuse.hpp), and the inputs that become its outputs, in their order
+  std::vector<Donor> donors;
   std::vector<Node> arguments;
-  std::vector<std::optional<Meta>> inputs;  // as the client sees them
+  std::vector<std::optional<Meta>> inputs, outputs;  // as the client sees them; outputs only where there is a twin, and once they are known
   int64_t input_count = 0, literal_words = 0, flags = 0;
   bool identity = false;         // the result is the first input itself
   bool layout_matters = false;   // as_strided and its like read the storage of their first input
@@ -422,8 +428,10 @@ inline void readOutputs(Template& t, py::handle metas) {
   int64_t bytes = 0;
   for (auto item : py::cast<py::list>(metas)) {
     t.output_ids += 1;
+    t.outputs.emplace_back();
     if (item.is_none() || dynamic) continue;  // of a dynamic one only the number counts: sizes depend on data
-    const Meta meta = readMeta(item);
+    t.outputs.back() = readMeta(item);
+    const Meta& meta = *t.outputs.back();
     bytes += *extent(meta.sizes, meta.strides, 0) * static_cast<int64_t>(c10::elementSize(meta.dtype));
     if (bytes > kMaxElements) bytes = kMaxElements;
   }

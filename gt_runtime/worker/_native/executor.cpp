@@ -3,12 +3,22 @@
 // (messages.Failure.pack), never as an exception.
 #include <torch/csrc/utils/pybind.h>
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 #include <functional>
 
 #include "session.hpp"
 
 namespace gt::worker {
 namespace {
+
+void trim() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+}
 
 // An operator's words may hold any bytes.
 py::str text(const std::string& from) {
@@ -367,6 +377,7 @@ class Executor {
 
 PYBIND11_MODULE(_executor, m) {
   m.doc() = "The worker's executor: values, templates and the loop that runs instruction words.";
+  m.def("trim", &trim, "Gives free memory of the heap back to the system.", py::call_guard<py::gil_scoped_release>());
   m.def("schema_hash", &words::schemaHash, "Hash of all aten schemas; a cluster's members must have the same.");
   py::class_<Contents>(m, "Contents", py::buffer_protocol())
       .def_property_readonly("nbytes", &Contents::nbytes)

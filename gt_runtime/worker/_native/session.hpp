@@ -25,6 +25,7 @@
 #include "definition.hpp"
 #include "failure.hpp"
 #include "layout.hpp"
+#include "reuse.hpp"
 #include "values.hpp"
 
 namespace gt::worker {
@@ -72,6 +73,8 @@ class Session {
 
   // ---- templates and signals ----------------------------------------------------------------------------------------------------
   void define(int64_t id, std::unique_ptr<Template> t) {
+    detail::findTwin(*t);
+    if (!t->twin) t->outputs.clear();
     if (static_cast<size_t>(id) >= templates_.size()) templates_.resize(std::max<size_t>(id + 1, templates_.size() * 2));
     templates_[id] = std::move(t);
   }
@@ -243,10 +246,13 @@ class Session {
     const int64_t first = cursor.next;
     literals_ = at + 1 + t.input_count;
     site_ = at[0] >> 32;
-    if (failure)
+    if (failure) {
       fail(t, failure, cursor);
-    else
-      execute(t, cursor);
+    } else {
+      // a first call is answered with what the operator itself gives
+      const bool reuses = t.twin && !want_verdict_ && !t.refusal && reuse_.possible(t, at + 1, inputs_, at + size, count - cursor.position - size);
+      execute(t, cursor, reuses);
+    }
     cursor.position += size;
     instructions_.add(1);
     shared_.instructions.add(1);
@@ -254,14 +260,15 @@ class Session {
     return true;
   }
 
-  void execute(Template& t, Cursor& cursor) {
+  void execute(Template& t, Cursor& cursor, bool reuses) {
     if (t.refusal) return fail(t, located(std::make_shared<Failure>(*t.refusal), t), cursor);
-    if (C10_UNLIKELY(!fits(t.output_bytes)) && t.output_bytes > 0)
+    if (C10_UNLIKELY(!fits(t.output_bytes)) && t.output_bytes > 0 && !reuses)
       return fail(t, located(overMemory(t.output_bytes, t.name + " of " + inputShapes()), t), cursor);
     Allowance allowance(left());
     try {
       if (t.flags & words::RANDOM) seed(t);
-      call(t);
+      if (reuses) overwrite(t);
+      else call(t);
       collect(t, cursor);
     } catch (...) {
       auto failure = std::make_shared<Failure>();
@@ -312,6 +319,14 @@ class Session {
       t.op->callBoxed(stack_);
     }
     if (laid) t.prefer_copy = true;  // the copying form could do what the view couldn't: don't throw each time
+  }
+
+  // The in-place twin, on inputs that end here: they are the outputs.
+  void overwrite(Template& t) {
+    fill(t);
+    t.twin->callBoxed(stack_);
+    stack_.clear();
+    for (const auto& donor : t.donors) stack_.emplace_back(*inputs_[donor.input]);
   }
 
   // Zeros where the kernel gave memory as it found it, unless PyTorch itself fills it.
@@ -377,6 +392,8 @@ class Session {
       if (t.learns) {
         t.output_ids = static_cast<int64_t>(results_.size());
         t.output_bytes = t.flags & words::DYNAMIC ? 0 : bytes;
+        if (t.twin)
+          for (const auto& result : results_) t.outputs.push_back(result.defined() ? std::optional<Meta>(metaOf(result)) : std::nullopt);
         t.learns = false;
       }
     }
@@ -479,6 +496,7 @@ class Session {
   std::vector<c10::IValue> stack_;
   const int64_t* literals_ = nullptr;
   Arguments arguments_;
+  Reuse reuse_;
   int64_t site_ = 0;
   bool want_verdict_ = false, ran_ = false;
 };
