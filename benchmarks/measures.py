@@ -1,14 +1,12 @@
 """What is measured: each function runs plain PyTorch and `mux` in turn in this process and returns its figures.
 
-In turn, because a shared machine's speed drifts: two figures of one measure were taken in the same seconds, so their
-ratio means something where the figures alone may not. Medians throughout. Knows nothing of tables and files
+Two figures of one measure were taken in the same seconds (`figures.in_turn`). Knows nothing of tables and files
 (`report.py`).
 """
 
 from __future__ import annotations
 
 import copy
-import dataclasses
 import os
 import statistics
 import subprocess
@@ -21,83 +19,11 @@ import torch
 from torch import Tensor
 
 import gt
+from benchmarks import clients, dispatcher_core, echo, executor_loop, memory, models
+from benchmarks.figures import Figure, Timed, in_turn, quartiles
 from examples.gpt import GPT, Text
 
 MIB = 1 << 20
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Figure:
-    """One measured thing, on mux and (where it makes sense) in plain PyTorch, beside what is aimed at.
-
-    ``mux`` and ``eager`` are medians in ``unit``, ``spread`` the quartiles of mux's. ``ratio`` is mux's time over
-    eager's: the median of the ratios of neighbouring runs. ``target`` bounds ``ratio`` if ``of`` is "ratio", else
-    ``mux``: from above, or from below where more is better (``at_least``).
-    """
-
-    name: str
-    unit: str
-    mux: float
-    eager: float | None = None
-    ratio: float | None = None
-    spread: tuple[float, float] | None = None
-    target: float | None = None
-    of: str = "mux"
-    at_least: bool = False
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the target is met; None without one."""
-        value = self.ratio if self.of == "ratio" else self.mux
-        if self.target is None or value is None:
-            return None
-        return value >= self.target if self.at_least else value <= self.target
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Timed:
-    """Seconds of neighbouring runs."""
-
-    mux: list[float]
-    eager: list[float]
-
-    @property
-    def ratio(self) -> float:
-        return statistics.median(m / e for m, e in zip(self.mux, self.eager, strict=True))
-
-    def figure(
-        self, name: str, unit: str, scale: Callable[[float], float],
-        *, target: float | None = None, of: str = "mux", at_least: bool = False,
-    ) -> Figure:  # fmt: skip
-        """``scale`` turns seconds into ``unit``."""
-        low, high = quartiles([scale(s) for s in self.mux])
-        mux, eager = scale(statistics.median(self.mux)), scale(statistics.median(self.eager))
-        return Figure(name, unit, mux, eager, self.ratio, (low, high), target, of, at_least)
-
-
-def quartiles(values: list[float]) -> tuple[float, float]:
-    if len(values) < 2:
-        return values[0], values[0]
-    cut = statistics.quantiles(values, n=4)
-    return cut[0], cut[2]
-
-
-def seconds(run: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
-
-
-def in_turn(mux: Callable[[], object], eager: Callable[[], object], rounds: int, warm: int = 1) -> Timed:
-    """Run both ``warm`` times untimed, then one after the other ``rounds`` times; who begins changes each round."""
-    for _ in range(warm):
-        mux()
-        eager()
-    timed = Timed([], [])
-    for number in range(rounds):
-        for on_mux in (True, False) if number % 2 else (False, True):
-            (timed.mux if on_mux else timed.eager).append(seconds(mux if on_mux else eager))
-    return timed
 
 
 def chain(rounds: int) -> Iterator[Figure]:
@@ -119,11 +45,11 @@ def chain(rounds: int) -> Iterator[Figure]:
 
 
 def add_fetch(rounds: int) -> Iterator[Figure]:
-    """One addition and its result: the way there and back."""
-    plain = torch.ones(16, 16)
-    there = plain.to("mux")
-    timed = in_turn(lambda: (there + there).cpu(), lambda: plain + plain, rounds * 40, warm=20)
-    yield timed.figure("add + fetch", "ms", lambda s: s * 1e3, target=0.5)
+    """One addition and its result, there and back; beside it the least that three processes do with ZeroMQ."""
+    there = torch.ones(4, 4).to("mux")
+    with echo.three_processes() as bare:
+        timed = in_turn(lambda: (there + there).cpu(), bare, rounds * 40, warm=20)
+    yield timed.figure("add + fetch; plain: a bare ZeroMQ echo", "ms", lambda s: s * 1e3, target=0.5)
 
 
 def matmuls(rounds: int) -> Iterator[Figure]:
@@ -175,31 +101,48 @@ def recording(rounds: int) -> Iterator[Figure]:
 
 def gpt_step(rounds: int) -> Iterator[Figure]:
     """A training step of examples/gpt.py: 2 blocks, d=128, batch 8 x 64, AdamW; ten steps, then the loss is fetched."""
-    steps = 10
     torch.manual_seed(0)
     text = Text(0)
-    batch = text.batch(8, 64)
+    tokens, targets = text.batch(8, 64)
+    model = GPT(len(text.characters))
+    yield from training("GPT step", model, lambda m, d: m(tokens.to(d), targets.to(d)), rounds, target=1.25)
 
-    def trainer(model: GPT, tokens: Tensor, targets: Tensor) -> Callable[[], float]:
+
+def second_model(rounds: int) -> Iterator[Figure]:
+    """A training step of a model whose kind and sizes are drawn by a seed: none of them was tuned for."""
+    drawn = models.draw(models.SEED)
+    yield from training(f"step of a {drawn.name}", drawn.model, drawn.loss, rounds, target=1.25)
+
+
+def training(
+    name: str, model: torch.nn.Module, loss: Callable[[torch.nn.Module, str], Tensor], rounds: int, target: float
+) -> Iterator[Figure]:  # fmt: skip
+    """AdamW steps of ``model``. The first ten, whose templates the worker has never seen, apart from those after."""
+    steps = 10
+
+    def trainer(model: torch.nn.Module, device: str) -> Callable[[], float]:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
         def run() -> float:
             for _ in range(steps):
-                loss: Tensor = model(tokens, targets)
+                found = loss(model, device)
                 optimizer.zero_grad()
-                loss.backward()
+                found.backward()
                 optimizer.step()
-            return loss.item()
+            return found.item()
 
         return run
 
-    model = GPT(len(text.characters))
-    there = copy.deepcopy(model).to("mux")
-    mux, eager = trainer(there, *(t.to("mux") for t in batch)), trainer(model, *batch)
-    if abs(mux() - eager()) > 1e-3:
-        raise RuntimeError("the GPT's loss on mux isn't eager's after ten steps: fix that before measuring it")
+    mux, eager = trainer(copy.deepcopy(model).to("mux"), "mux"), trainer(model, "cpu")
+    begin = time.perf_counter()
+    ours, cold = mux(), time.perf_counter() - begin
+    begin = time.perf_counter()
+    theirs, plain = eager(), time.perf_counter() - begin
+    if abs(ours - theirs) > 1e-3 * max(1.0, abs(theirs)):
+        raise RuntimeError(f"{name}: the loss on mux is {ours}, eager's {theirs}, after {steps} steps: mend that first")
     timed = in_turn(mux, eager, rounds)
-    yield timed.figure("GPT step", "ms", lambda s: s / steps * 1e3, target=1.25, of="ratio")
+    yield timed.figure(name, "ms", lambda s: s / steps * 1e3, target=target, of="ratio")
+    yield Figure(f"{name}, first {steps}, cold", "ms", cold / steps * 1e3, plain / steps * 1e3, cold / plain)
 
 
 def start(rounds: int) -> Iterator[Figure]:
@@ -245,6 +188,11 @@ MEASURES: dict[str, Callable[[int], Iterator[Figure]]] = {
     "matmuls": matmuls,
     "recording": recording,
     "gpt": gpt_step,
+    "second_model": second_model,
+    "clients": clients.measure,
+    "memory": memory.measure,
+    "loop": executor_loop.measure,
+    "core": dispatcher_core.measure,
     "start": start,
     "transfer": transfer,
 }

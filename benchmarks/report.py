@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measures import Figure
+from benchmarks.figures import Figure
 
 RESULTS = Path(__file__).resolve().parent / "results"
 VERSIONS = ("torch", "numpy", "pyzmq", "msgpack")

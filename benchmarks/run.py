@@ -15,6 +15,7 @@ def main() -> int:
     """Returns 0 when everything was measured, whether or not targets are met: this is no test."""
     os.environ["OMP_NUM_THREADS"] = "1"  # read once by torch
     from benchmarks import cluster, measures, report  # after the environment is set: they import torch and gt
+    from benchmarks.figures import Figure
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__.partition("\n")[0])
     known = ", ".join(measures.MEASURES)
@@ -31,7 +32,7 @@ def main() -> int:
 
     torch.set_num_threads(1)
     load = os.getloadavg()
-    figures: list[measures.Figure] = []
+    figures: list[Figure] = []
     with cluster.one_thread_worker():
         for name in args.measures or measures.MEASURES:
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
