@@ -27,7 +27,7 @@ def measure(rounds: int) -> Iterator[Figure]:
 
 def mebibytes(device: str, kind: str) -> float:
     command = [sys.executable, "-m", "benchmarks.memory", device, kind]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout)
+    return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout)
 
 
 def main() -> None:
@@ -37,7 +37,9 @@ def main() -> None:
     import gt
 
     torch.set_num_threads(1)
-    torch.ones(2, 2).to(device).add(1).cpu()
+    for _ in range(2):  # what starting took goes back as well
+        torch.ones(2, 2).to(device).add(1).cpu()
+        time.sleep(_SETTLE_SECONDS)
     pid = "self" if device == "cpu" else str(worker_pid())
     before = status(pid, "VmRSS")
     torch.manual_seed(0)

@@ -34,7 +34,7 @@ AHEAD_MESSAGES = 1024
 AHEAD_BYTES = 64 << 20
 _DRAIN = 64  # messages taken off the socket before one is handled
 _LATE = 4  # words of finished batches that may wait for the next answer, while there is more to do
-_TRIM_SECONDS = 1.0  # between two times that what first calls took beyond later ones' need goes back to the system
+_TRIM_SECONDS = 1.0  # after the last first call of a template, what those took beyond later ones' need goes back
 _PROBE_SIDE = {"cpu": 256, "cuda:0": 4096}  # of the square matrices that measure speed: below 30 ms in all
 _PROBE_TIMES = 4
 
@@ -85,8 +85,7 @@ class Server:
         self._inbox_bytes = 0
         self._outbox: list[Any] = []  # answers that leave together
         self._queued = 0  # instructions in the inbox and in the batch that runs
-        self._learned = False  # templates ran for the first time since the last trim
-        self._trimmed = time.monotonic()
+        self._learned = 0.0  # when a template last ran for the first time; 0 once the heap was trimmed after it
         self._poller = zmq.Poller()
         self._poller.register(self._back, zmq.POLLIN)
         self._executor: Executor
@@ -197,8 +196,10 @@ class Server:
             Ended: the dispatcher says that this worker is over.
         """
         while True:
-            if self._learned and not self._inbox:
-                self._trim()
+            if self._learned and not self._inbox and time.monotonic() - self._learned >= _TRIM_SECONDS:
+                # a first call can't reuse its dying inputs, as what dies is said after it: the heap keeps those
+                self._learned = 0.0
+                trim()
             self._receive(0 if self._inbox else None)
             self._executor.settle()
             if self._inbox:
@@ -209,7 +210,8 @@ class Server:
                     self._flush()
                 if type(message) is m.Batch:
                     self._queued -= message.instructions
-                    self._learned = self._learned or message.verdict != 0
+                    if message.verdict:
+                        self._learned = time.monotonic()
                 elif type(message) is m.Peers:
                     self._pulse.epoch = message.epoch
                     self._share_cores(message.members)
@@ -227,13 +229,6 @@ class Server:
                 flush=True,
             )
             self._executor.refuse(message, f"worker {self.id} can't handle this {type(message).__name__}: {error}")
-
-    def _trim(self) -> None:
-        """A first call can't reuse its dying inputs, as what dies is said after it; the heap keeps the difference."""
-        now = time.monotonic()
-        if now - self._trimmed >= _TRIM_SECONDS:
-            self._learned, self._trimmed = False, now
-            trim()
 
     def _share_cores(self, members: dict[str, Any]) -> None:
         """Use this host's cores together with the workers that are on it, unless told how many to use."""
