@@ -7,6 +7,7 @@ session at a time; after ``shutdown`` the next use starts another, and values of
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import threading
@@ -36,6 +37,7 @@ _CONNECT_SECONDS = 30.0  # for the dispatcher's Welcome: an embedded one is star
 _WINDOW_SECONDS = 0.001  # a batch that nobody fills leaves after this long
 _IDLE_SECONDS = 0.5  # how long the window's thread sleeps where nothing is recorded
 _PARK_SECONDS = 0.02  # at the program's end: its daemon threads get this long to come to rest
+_HUGE_BYTES = 4 << 20  # a fetched tensor of this size asks for huge pages before it is filled
 _DTYPES: dict[int, torch.dtype] = {}
 
 
@@ -214,19 +216,17 @@ class Session:
             raise self.exception(result.failure, at_the_call=Failure(*result.failure).site == site)
         return result.body  # type: ignore[no-any-return]  # checked by the native part
 
-    def fetch(self, id: int, sizes: list[int], dtype: torch.dtype) -> torch.Tensor:
-        """The value ``id`` as a new contiguous CPU tensor."""
+    def fetch(self, id: int, sizes: list[int], dtype: int) -> torch.Tensor:
+        """The value ``id`` as a new contiguous CPU tensor. ``dtype`` is ATen's ScalarType number."""
         request = _capture.new_request()
-        out = torch.empty(sizes, dtype=dtype)
-        nbytes = out.numel() * out.element_size()
+        kind = dtype_of(dtype)
+        nbytes = math.prod(sizes) * kind.itemsize
         if nbytes <= limits.INLINE_BYTES:
-            result = self._fetched(request, id, None)
-            if memoryview(result.data).nbytes != nbytes:
-                found = memoryview(result.data).nbytes
-                raise errors.GTError(f"internal error: a fetch of {nbytes} bytes brought {found}")
-            if nbytes:
-                _flat(out).copy_(torch.frombuffer(bytearray(result.data), dtype=torch.uint8))
-        elif (region := self._region(nbytes)) is not None:
+            return _capture.tensor_of(self._fetched(request, id, None).data, sizes, dtype)
+        out = torch.empty(sizes, dtype=kind)
+        if nbytes >= _HUGE_BYTES:
+            _capture.use_huge_pages(out.data_ptr(), nbytes)
+        if (region := self._region(nbytes)) is not None:
             self._regions[request] = region  # an interrupted fetch leaves it there until the worker has answered
             self._fetched(request, id, region.address)
             _flat(out).copy_(torch.frombuffer(region.view, dtype=torch.uint8))
@@ -445,7 +445,7 @@ def _verdict(request: int, site: int) -> list[Any]:
 
 def _fetch(id: int, sizes: list[int], dtype: int) -> torch.Tensor:
     _capture.cut()
-    return current().fetch(id, sizes, dtype_of(dtype))
+    return current().fetch(id, sizes, dtype)
 
 
 def _synchronize() -> None:

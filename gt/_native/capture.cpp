@@ -691,16 +691,22 @@ struct Kernel final : c10::OperatorKernel {
 
 at::Scalar localScalar(const at::Tensor& self) { return fetchTensor(self).item(); }
 
+// Whether a tensor that is new here, or is copied anyway, is what `_to_copy` would make of it.
+bool alreadySo(const at::Tensor& t, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout, at::Device device,
+               std::optional<at::MemoryFormat> format) {
+  return dtype.value_or(t.scalar_type()) == t.scalar_type() && layout.value_or(t.layout()) == t.layout() && device == t.device() &&
+      (format.value_or(at::MemoryFormat::Preserve) == at::MemoryFormat::Preserve || t.suggest_memory_format() == *format);
+}
+
 at::Tensor toCopy(const at::Tensor& self, std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout, std::optional<at::Device> device,
                   std::optional<bool> pin, bool nonBlocking, std::optional<at::MemoryFormat> format) {
   if (device && device->type() != kMux && self.device().type() == kMux && !device->is_meta()) {
     auto fetched = fetchTensor(self);
-    if (dtype || format || layout || !device->is_cpu()) fetched = at::_to_copy(fetched, dtype, layout, device, false, false, format);
-    return fetched;
+    return alreadySo(fetched, dtype, layout, *device, format) ? fetched : at::_to_copy(fetched, dtype, layout, device, false, false, format);
   }
   if (self.device().type() != kMux) {
     auto data = self.detach();
-    if (dtype || format) data = at::_to_copy(data, dtype, std::nullopt, std::nullopt, std::nullopt, false, format);
+    if (!alreadySo(data, dtype, std::nullopt, data.device(), format)) data = at::_to_copy(data, dtype, std::nullopt, std::nullopt, std::nullopt, false, format);
     auto handle = uploadTensor(data.to(c10::kCPU));
     return functionalizing() ? handle : wrapped(handle);
   }

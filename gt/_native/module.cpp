@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <sys/mman.h>
+
 #include <thread>
 
 #include "gt_runtime/protocol/words.hpp"
@@ -257,6 +259,29 @@ py::dict stats() {
   return d;
 }
 
+// Bytes that were fetched, as a new contiguous CPU tensor.
+at::Tensor tensorOf(const py::buffer& data, const std::vector<int64_t>& sizes, int64_t dtype) {
+  at::Tensor out;
+  {
+    at::AutoDispatchBelowADInplaceOrView below;
+    out = at::empty(sizes, at::TensorOptions().dtype(static_cast<c10::ScalarType>(dtype)));
+  }
+  const auto found = data.request();
+  const auto nbytes = static_cast<size_t>(found.size * found.itemsize);
+  TORCH_CHECK(nbytes == out.nbytes(), "internal error: a fetch of ", out.nbytes(), " bytes brought ", nbytes);
+  if (nbytes) std::memcpy(out.data_ptr(), found.ptr, nbytes);
+  return out;
+}
+
+// Fresh memory costs the system a call for each page; of huge pages there are 512 times fewer.
+void useHugePages(uintptr_t begin, size_t nbytes) {
+#if defined(MADV_HUGEPAGE)
+  constexpr uintptr_t page = 2 << 20;
+  const uintptr_t first = (begin + page - 1) / page * page, last = (begin + nbytes) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);  // a wish: refused, nothing is lost
+#endif
+}
+
 }  // namespace
 }  // namespace gt
 
@@ -285,6 +310,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   }, "From now on only this thread uses mux; others that try sleep for ever.");
   m.def("waiting", &waiting, "How many things wait to be sent.");
   m.def("dtypes", &dtypes);
+  m.def("tensor_of", &tensorOf, "Fetched bytes as a new contiguous CPU tensor of the given sizes and ScalarType number.");
+  m.def("use_huge_pages", &useHugePages, "Asks the system for huge pages in the memory at an address.");
   m.def("cut", &cut, "The batch under way becomes the next thing to send.");
   m.def("wait_window", &waitWindow);
   m.def("new_request", [] {

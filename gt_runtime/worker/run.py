@@ -23,6 +23,8 @@ def run(options: WorkerOptions) -> int:
     )
     # A peer that dies is told by the dispatcher; NCCL's own watchdog would end this process with it.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
+    # Large CPU tensors come in huge pages: what costs most about a new one is the system's work for each page.
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     from gt_runtime.worker.server import serve
 
     return serve(options)
