@@ -8,6 +8,7 @@ import sys
 
 from gt_runtime.dispatcher.options import add_arguments, from_arguments
 from gt_runtime.dispatcher.server import run
+from gt_runtime.dispatcher.sparing import Sparing
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -18,6 +19,8 @@ def main(argv: list[str] | None = None) -> int:
     add_arguments(parser)
     options = from_arguments(parser.parse_args(argv))
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(Sparing())
     return run(options)
 
 

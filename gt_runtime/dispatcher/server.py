@@ -1,7 +1,7 @@
 """The dispatcher's IO: one loop over its sockets around the core. Torch-free; it is on the critical path of a program's
 start.
 
-Whatever a message does to a handler is caught here and costs its sender alone.
+What a message does to a handler costs its sender alone: on front and back ``intake`` sees to that, on bulk ``_chunk``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import zmq
 
 from gt_runtime.dispatcher import endpoints as ends
 from gt_runtime.dispatcher.core import Core
+from gt_runtime.dispatcher.intake import Intake
 from gt_runtime.dispatcher.options import DispatcherOptions
 from gt_runtime.dispatcher.pulse import Pulse, peer_of
 from gt_runtime.dispatcher.records import Address, Side
@@ -77,6 +78,7 @@ class Server:
         self._publisher = Publisher(self._feed.send_multipart)
         self._core = Core(options, self._identity(), time.monotonic(), time.time(), self._publisher.snapshot)
         self._state = self._core.state
+        self._intake = Intake(self._core)
         self._bulk_who: dict[bytes, str] = {}  # connections on ``bulk`` and who they are
         self._bulk_of: dict[str, bytes] = {}
         self._waiting: dict[str, list[m.Chunk]] = {}  # chunks for peers that aren't on ``bulk`` yet
@@ -176,24 +178,7 @@ class Server:
 
     def _stream(self, identity: bytes, frames: Frames, side: Side | None) -> None:
         assert side is not None, "front and back have sides"
-        address = Address(side, identity)
-        try:
-            messages = codec.decode_all(frames)
-        except codec.ProtocolError as error:
-            log.warning("malformed message: %s", error)
-            self._core.malformed(address, str(error))
-            return
-        for message in messages:
-            try:
-                if type(message) is m.Hello:
-                    self._core.hello(address, message, peer_of(frames[0]), time.monotonic())
-                elif type(message) is m.Request and side == Side.FRONT:
-                    self._core.request(address, message, peer_of(frames[0]), time.monotonic())
-                else:
-                    self._core.message(address, message)
-            except Exception as error:
-                log.exception("a handler failed; its sender pays for it")
-                self._core.broken(address, error)
+        self._intake.take(Address(side, identity), frames, lambda: peer_of(frames[0]), time.monotonic)
 
     def _chunk(self, identity: bytes, frames: Frames, side: Side | None) -> None:
         try:

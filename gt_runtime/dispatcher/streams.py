@@ -418,7 +418,8 @@ def source_bytes(message: m.Upload) -> int:
     if source is None:
         return memoryview(message.data).nbytes
     kinds = {"m": 4, "s": 3}
-    if not source or kinds.get(source[0]) != len(source) or any(type(n) is not int or n < 0 for n in source[1:]):
+    kind = source[0] if source else None
+    if type(kind) is not str or kinds.get(kind) != len(source) or any(type(n) is not int or n < 0 for n in source[1:]):
         raise StreamError(f"to upload value {message.id}", f"source {str(source)[:80]}")
     size: int = source[-1]
     return size

@@ -63,14 +63,16 @@ def compile_template(definition: Sequence[Any]) -> Template:
     """
     number, operator, _, arguments, inputs, outputs, flags = definition
     try:
+        if type(flags) is not int:
+            raise ValueError(f"flags {str(flags)[:40]} are no integer")
         tensors, literals = _count(arguments)
         if type(inputs) is not list or len(inputs) != tensors:
             raise ValueError(f"{tensors} inputs in its arguments, metas {str(inputs)[:80]}")
         input_bytes = tuple(meta_bytes(m) for m in inputs)
         # The sizes of a DYNAMIC template's outputs are only known once it has run.
-        sized = outputs is not None and not int(flags) & TemplateFlag.DYNAMIC
+        sized = outputs is not None and not flags & TemplateFlag.DYNAMIC
         output_bytes = sum(meta_bytes(m) for m in outputs) if sized else 0
-        random = 2 if int(flags) & TemplateFlag.RANDOM else 0
+        random = 2 if flags & TemplateFlag.RANDOM else 0
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise StreamError(f"to define template {number} ({str(operator)[:60]})", str(error)[:200]) from error
     return Template(

@@ -39,6 +39,5 @@ class Executor:
     def stats(self) -> dict[str, Any]: ...
 
 def schema_hash() -> str: ...
-
 def trim() -> None:
     """Gives free memory of the heap back to the system."""

@@ -1,0 +1,5 @@
+"""What a hostile or broken peer may send, and that it costs nobody else anything: `make fuzz` for long, `make test` for a little.
+
+`frames` writes what is sent; `world` sends it to the dispatcher's core, without processes; `live` to every socket of a real
+cluster; `planted` are faults that the fuzzer must find. A seed is a whole attack: it is all that is needed to see it again.
+"""
