@@ -18,7 +18,7 @@ DEMO_WORKERS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv native native-capture native-executor test lint conformance bench demo wheel screenshots clean distclean
+.PHONY: help venv native native-capture native-executor test lint fuzz conformance bench demo wheel screenshots clean distclean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -56,6 +56,9 @@ lint: venv ## ruff, mypy --strict, import contracts
 
 test: lint ## lint, types, import contracts and all tests
 	$(BIN)/python -m pytest $(ARGS)
+
+fuzz: venv ## hostile messages by the million: the dispatcher's core, then a real cluster (ARGS="--seed 7 --messages 10000")
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 conformance: venv ## PyTorch's own operator cases on mux, all of them, with progress
 	$(BIN)/python -m tests.conformance $(ARGS)

@@ -30,8 +30,8 @@ class _Transfer:
 class Bulk:
     """Connects at the first use. Transfers are numbered by the session's requests."""
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str, session: str) -> None:
-        self._context, self._endpoint, self._session = context, endpoint, session
+    def __init__(self, context: zmq.Context[Any], endpoint: str, session: str, key: str) -> None:
+        self._context, self._endpoint, self._session, self._key = context, endpoint, session, key
         self._link: Link | None = None
         self._lock = threading.Lock()
         self._transfers: dict[int, _Transfer] = {}
@@ -81,7 +81,7 @@ class Bulk:
             if self._link is None:
                 self._link = Link(self._context, self._endpoint)
                 self._link.on(messages.Chunk, self._arrived)
-                self._link.send(messages.Beat(self._session, 0, {}))
+                self._link.send(messages.Beat(self._session, 0, {"key": self._key}))
             return self._link
 
     def _arrived(self, chunk: messages.Chunk) -> None:

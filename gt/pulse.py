@@ -25,10 +25,12 @@ class Pulse:
         context: zmq.Context[Any],
         endpoint: str,
         session: str,
+        key: str,
         dispatcher_pid: int | None,
         gone: Callable[[str], None],
     ) -> None:
         self._context, self._endpoint, self._session, self._gone = context, endpoint, session, gone
+        self._key = key
         self._pid = dispatcher_pid
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gt-pulse", daemon=True)
@@ -49,7 +51,7 @@ class Pulse:
         if pidfd is not None:
             poller.register(pidfd, zmq.POLLIN)
         heard = time.monotonic()
-        beat = codec.encode(messages.Beat(self._session, 0, {}))
+        beat = codec.encode(messages.Beat(self._session, 0, {"key": self._key}))
         try:
             while not self._stop.is_set():
                 try:

@@ -68,13 +68,13 @@ class Session:
         except BaseException:
             self._teardown()
             raise
-        self.id = str(self.facts["id"])
+        self.id, key = str(self.facts["id"]), str(self.facts["key"])
         self.credit = Credit(self.link, int(self.facts["credit_instructions"]), int(self.facts["credit_bytes"]))
         self.credit.acknowledged = _capture.acknowledge
         self.arena = Arena() if self.facts.get("same_host") else None
-        self.bulk = Bulk(self.context, self.facts["endpoints"]["bulk"], self.id)
+        self.bulk = Bulk(self.context, self.facts["endpoints"]["bulk"], self.id, key)
         pid = self.facts.get("pid") if self.facts.get("same_host") else None
-        self.pulse = Pulse(self.context, self.facts["endpoints"]["pulse"], self.id, pid, self._gone)
+        self.pulse = Pulse(self.context, self.facts["endpoints"]["pulse"], self.id, key, pid, self._gone)
 
     # -- joining and leaving ----------------------------------------------------------------------------------------
 

@@ -174,6 +174,7 @@ class FakeDispatcher:
             self.members[who] = {"store": message.facts["store"]}
             answer = {
                 "id": who,
+                "key": f"key of {who}",
                 "epoch": self.epoch,
                 "cluster": "test",
                 "endpoints": self.endpoints,

@@ -44,6 +44,8 @@ class Core:
         now: the steady clock's time.
         unix: unix time at that moment.
         snapshot: what the control method ``snapshot`` answers.
+        new_key: makes what only a peer and we know ("" = nothing): its other connections say it, so that nobody of the
+            same user takes them over.
     """
 
     def __init__(
@@ -53,13 +55,14 @@ class Core:
         now: float,
         unix: float,
         snapshot: Callable[[], dict[str, Any]],
+        new_key: Callable[[], str] = str,
     ) -> None:
         self.options, self.identity, self.started, self.offset = options, identity, now, unix - now
         self.state = State(options)
         self.streams, self.relay = Streams(self.state), Relay(self.state)
         self.stopping: str | None = None  # why, once it is
         self._now = now  # of the newest tick: good enough for what is shown
-        self._snapshot = snapshot
+        self._snapshot, self._new_key = snapshot, new_key
         self._peers: dict[Address, Worker | Session] = {}
         self._gone: deque[Address] = deque(maxlen=_GONE_KEPT)
         self._lost: deque[Worker] = deque(maxlen=_LOST_KEPT)
@@ -115,12 +118,13 @@ class Core:
         state = self.state
         self._expect(facts)
         name = facts.get("id") or self._new_worker_id()
-        state.workers[name] = self._peers[address] = Worker(name, address, peer, facts, now)
+        worker = state.workers[name] = self._peers[address] = Worker(name, address, peer, facts, now)
+        worker.key = self._new_key()
         self._lost = deque((w for w in self._lost if w.id != name), maxlen=_LOST_KEPT)
         self._membership()
-        state.out.append((address, m.Welcome(self._welcome(name, peer, self._same_host(facts, peer)))))
+        state.out.append((address, m.Welcome(self._welcome(worker, self._same_host(facts, peer)))))
         self._tell_peers()
-        state.actions.append(Watch(name, peer.uid, self._visible_pid(peer), peer.ip, limits.LOST_SECONDS))
+        state.actions.append(Watch(name, peer.uid, self._visible_pid(peer), peer.ip, limits.LOST_SECONDS, worker.key))
         device = describe.text(facts.get("device_name")) or describe.text(facts.get("device")) or "unknown device"
         state.event(
             "joined",
@@ -155,17 +159,19 @@ class Core:
         self._next_session += 1
         same_host = self._same_host(facts, peer) and all(w.peer.local for w in state.workers.values())
         session = state.sessions[name] = self._peers[address] = Session(name, address, peer, facts, now, same_host)
-        state.out.append((address, m.Welcome(self._welcome(name, peer, same_host))))
+        session.key = self._new_key()
+        state.out.append((address, m.Welcome(self._welcome(session, same_host))))
         silence = None if self._visible_pid(peer) else limits.CLIENT_LOST_SECONDS
-        state.actions.append(Watch(name, peer.uid, self._visible_pid(peer), peer.ip, silence))
+        state.actions.append(Watch(name, peer.uid, self._visible_pid(peer), peer.ip, silence, session.key))
         state.event("session_opened", name, session.who, describe.text(facts.get("user")) or "")
 
-    def _welcome(self, name: str, peer: Peer, same_host: bool) -> dict[str, Any]:
+    def _welcome(self, who: Worker | Session, same_host: bool) -> dict[str, Any]:
         return {
-            "id": name,
+            "id": who.id,
+            "key": who.key,
             "epoch": self.state.epoch,
             "cluster": self.options.name,
-            "endpoints": self._endpoints(peer),
+            "endpoints": self._endpoints(who.peer),
             "credit_instructions": limits.CREDIT_INSTRUCTIONS,
             "credit_bytes": limits.CREDIT_BYTES,
             "same_host": same_host,

@@ -68,9 +68,11 @@ class Vigil:
         self._entries.pop(who, None)
 
     def beat(self, who: str, peer: Peer, facts: dict[str, Any], now: float) -> bool:
-        """A Beat came; False if nobody of that name is expected from that peer."""
+        """A Beat came; False if nobody of that name and key is expected from that peer."""
         entry = self._entries.get(who)
         if entry is None or (entry.watch.uid, entry.watch.ip) != (peer.uid, peer.ip):
+            return False
+        if facts.pop("key", "") != entry.watch.key:
             return False
         entry.seen, entry.facts, entry.fresh = now, facts, True
         entry.limit = entry.watch.silence if entry.watch.silence is not None else limits.CLIENT_LOST_SECONDS

@@ -77,6 +77,7 @@ class Worker:
     peer: Peer
     facts: dict[str, Any]  # its Hello
     joined: float
+    key: str = ""  # only it and we know it
     ready: bool = True
     lost_at: float | None = None
     queue: int = 0
@@ -202,6 +203,7 @@ class Session:
     facts: dict[str, Any]  # its Hello
     since: float
     same_host: bool  # memfds may be used between it and its workers
+    key: str = ""  # only it and we know it
     seq: int = 0  # of the newest message
     next_id: int = 1
     single: Link | None = None

@@ -6,9 +6,11 @@ What a message does to a handler costs its sender alone: on front and back ``int
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
+import secrets
 import signal
 import socket as sockets
 import sys
@@ -76,7 +78,7 @@ class Server:
         far.connect(_PIPE)
         self._pulse = Pulse(bound["pulse"], far, options.name, options.parent)
         self._publisher = Publisher(self._feed.send_multipart)
-        self._core = Core(options, self._identity(), time.monotonic(), time.time(), self._publisher.snapshot)
+        self._core = Core(options, self._identity(), time.monotonic(), time.time(), self._publisher.snapshot, _new_key)
         self._state = self._core.state
         self._intake = Intake(self._core)
         self._bulk_who: dict[bytes, str] = {}  # connections on ``bulk`` and who they are
@@ -184,7 +186,7 @@ class Server:
         try:
             message = codec.decode(frames)
             if type(message) is m.Beat:
-                self._introduce(identity, message.who, frames[0])
+                self._introduce(identity, message, frames[0])
             elif type(message) is m.Chunk and identity in self._bulk_who:
                 self._core.chunk(self._bulk_who[identity], message)
             else:
@@ -194,11 +196,16 @@ class Server:
         except Exception:
             log.exception("bulk: a handler failed")
 
-    def _introduce(self, identity: bytes, who: str, frame: zmq.Frame) -> None:
-        """The first message on a bulk connection: must be of the same user as ``who``'s other connection."""
+    def _introduce(self, identity: bytes, beat: m.Beat, frame: zmq.Frame) -> None:
+        """The first message on a bulk connection: of the same user as ``who``'s other connection, with its key."""
+        who = beat.who
         record = self._state.workers.get(who) or self._state.sessions.get(who)
         peer = peer_of(frame)
-        if record is None or (record.peer.uid, record.peer.ip) != (peer.uid, peer.ip):
+        if record is None or (record.peer.uid, record.peer.ip, record.key) != (
+            peer.uid,
+            peer.ip,
+            beat.facts.get("key", ""),
+        ):
             log.warning("bulk: %s is not expected from %s", who[:40], peer)
             return
         self._bulk_who[identity], self._bulk_of[who] = who, identity
@@ -291,7 +298,7 @@ class Server:
         actions, self._state.actions = self._state.actions, []
         for action in actions:
             if isinstance(action, Watch):
-                self._pipe.send(codec.pack(["watch", action.who, action.uid, action.pid, action.ip, action.silence]))
+                self._pipe.send(codec.pack(["watch", *dataclasses.astuple(action)]))
             elif isinstance(action, Epoch):
                 self._pipe.send(codec.pack(["epoch", action.epoch]))
             elif isinstance(action, Forget):
@@ -316,6 +323,10 @@ def send_frames(socket: zmq.Socket[bytes], identity: bytes, frames: Sequence[Any
     for frame in frames[:-1]:
         socket.send(frame, zmq.SNDMORE)
     socket.send(frames[-1], copy=False)
+
+
+def _new_key() -> str:
+    return secrets.token_hex(8)
 
 
 @contextmanager

@@ -20,13 +20,14 @@ from gt_runtime.telemetry.records import Event
 class Watch:
     """For the heartbeat thread: expect beats of ``who`` from this uid (None = unknown), look at ``pid`` where it is
     known.
-    ``silence``: seconds after which it counts as gone, None = never for silence alone."""
+    ``silence``: seconds after which it counts as gone, None = never for silence alone. ``key``: what its beats say."""
 
     who: str
     uid: int | None
     pid: int | None
     ip: str
     silence: float | None
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,10 +107,12 @@ class _Outgoing:
 class Bulk(threading.Thread):
     """The bulk socket's thread. ``send`` may be called from any thread."""
 
-    def __init__(self, context: zmq.Context[Any], endpoint: str, worker: str, epoch: int, staging: Staging) -> None:
+    def __init__(
+        self, context: zmq.Context[Any], endpoint: str, worker: str, key: str, epoch: int, staging: Staging
+    ) -> None:
         super().__init__(name="bulk", daemon=True)
         self._context, self._endpoint = context, endpoint
-        self._worker, self._epoch = worker, epoch
+        self._worker, self._key, self._epoch = worker, key, epoch
         self._staging = staging
         self._orders: queue.SimpleQueue[tuple[Key, memoryview] | str | None] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -137,7 +139,7 @@ class Bulk(threading.Thread):
         socket.set(zmq.LINGER, 0)
         socket.set_hwm(0)
         socket.connect(self._endpoint)
-        socket.send_multipart(codec.encode(Beat(self._worker, self._epoch, {})))  # says who we are
+        socket.send_multipart(codec.encode(Beat(self._worker, self._epoch, {"key": self._key})))  # says who we are
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._wake, zmq.POLLIN)

@@ -84,6 +84,7 @@ class Server:
         self._inbox: deque[tuple[Any, int]] = deque()  # message, bytes
         self._inbox_bytes = 0
         self._outbox: list[Any] = []  # answers that leave together
+        self._key = ""  # from the Welcome: what our other connections say
         self._queued = 0  # instructions in the inbox and in the batch that runs
         self._learned = 0.0  # when a template last ran for the first time; 0 once the heap was trimmed after it
         self._poller = zmq.Poller()
@@ -112,12 +113,13 @@ class Server:
             )
         welcome = message.facts
         self.id = str(welcome["id"])
+        self._key = str(welcome["key"])
         epoch = int(welcome.get("epoch", 0))
         self._sampler = make_sampler(self.options.device, torch.get_num_threads())
         limit = self.options.memory or int(facts["memory_total"])
         staging = Staging(limit)
         endpoints = welcome["endpoints"]
-        self._bulk = Bulk(self._context, endpoints["bulk"], self.id, epoch, staging)
+        self._bulk = Bulk(self._context, endpoints["bulk"], self.id, self._key, epoch, staging)
         self._executor = Executor(
             self.id,
             self._device,
@@ -298,6 +300,7 @@ class Server:
         sample = self._sampler.sample()
         counters = self._peers.counters
         return {
+            "key": self._key,
             "utilisation": sample.utilisation,
             "source": sample.source,
             "memory_used": sample.memory_used,

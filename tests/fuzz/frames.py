@@ -12,6 +12,7 @@ from typing import Any
 
 import msgpack
 
+from gt_runtime.control.requests import METHODS
 from gt_runtime.protocol import codec, limits
 from gt_runtime.protocol import messages as m
 from gt_runtime.protocol.words import Order, order
@@ -20,13 +21,25 @@ EDGES = (
     -(1 << 63), -(1 << 31), -1, 0, 1, 2, 7, 255, 256, (1 << 16) - 1, 1 << 20, (1 << 31) - 1, 1 << 32, 1 << 53,
     (1 << 62) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
 )  # fmt: skip
-OPERATORS = (
-    ("add", "Tensor", [["t"], ["t"], ["i"]]), ("neg", "", [["t"]]), ("mm", "", [["t"], ["t"]]), ("cat", "", [["l", ["t"], ["t"]], 0]),
-    ("index", "Tensor", [["t"], ["l", ["t"]]]), ("normal_functional", "", [["t"], ["f"], ["f"], ["g"]]), ("sum", "", [["t"]]),
-    ("as_strided_copy", "", [["t"], ["l", 4], ["l", 1], 0]), ("zeros", "", [["l", 4], 6, None, ["d"], None]), ("from_file", "", ["/etc/passwd"]),
-    ("add_", "Tensor", [["t"], ["t"]]), ("nothing", "", []), ("split_copy", "Tensor", [["t"], 2]), ("topk", "", [["t"], 1]),
-    ("embedding", "", [["t"], ["t"]]), ("repeat", "", [["t"], ["l", 1 << 40]]), ("set_data", "", [["t"], ["t"]]),
-)  # fmt: skip
+OPERATORS: tuple[tuple[str, str, list[Any]], ...] = (
+    ("add", "Tensor", [["t"], ["t"], ["i"]]),
+    ("neg", "", [["t"]]),
+    ("mm", "", [["t"], ["t"]]),
+    ("cat", "", [["l", ["t"], ["t"]], 0]),
+    ("index", "Tensor", [["t"], ["l", ["t"]]]),
+    ("normal_functional", "", [["t"], ["f"], ["f"], ["g"]]),
+    ("sum", "", [["t"]]),
+    ("as_strided_copy", "", [["t"], ["l", 4], ["l", 1], 0]),
+    ("zeros", "", [["l", 4], 6, None, ["d"], None]),
+    ("from_file", "", ["/etc/passwd"]),
+    ("add_", "Tensor", [["t"], ["t"]]),
+    ("nothing", "", []),
+    ("split_copy", "Tensor", [["t"], 2]),
+    ("topk", "", [["t"], 1]),
+    ("embedding", "", [["t"], ["t"]]),
+    ("repeat", "", [["t"], ["l", 1 << 40]]),
+    ("set_data", "", [["t"], ["t"]]),
+)
 
 
 @dataclass(slots=True)
@@ -75,7 +88,7 @@ class Writer:
         """``[kind, field...]`` with the payload's size last, where the kind has one; and the payload."""
         rng = self.rng
         kind = (
-            rng.choice("BBBBBBUUFFYH" + "".join(m.MESSAGES))
+            rng.choice("BBBBBBBBUUUFFYHcc" + "".join(m.MESSAGES))
             if rng.random() < 0.97
             else rng.choice(("", "BB", "é", "\0"))
         )
@@ -109,10 +122,9 @@ class Writer:
         if depth and rng.random() < 0.35:
             items = [self.anything(depth - 1) for _ in range(rng.randrange(4))]
             return items if rng.random() < 0.7 else {str(i): v for i, v in enumerate(items)}
-        return rng.choice(
-            (None, True, rng.choice(EDGES), rng.random() * 1e300, float("nan"), float("inf"), "", "s1", "t", "x" * 5000, b"\xff" * 9,
-             msgpack.ExtType(4, b"x"), ["t"], ["l"], [[[[[]]]]])
-        )  # fmt: skip
+        words = ("", "s1", "t", "x" * 5000, ["t"], ["l"], [[[[[]]]]], b"\xff" * 9, msgpack.ExtType(4, b"x"))
+        numbers = (None, True, rng.choice(EDGES), rng.random() * 1e300, float("nan"), float("inf"))
+        return rng.choice((*words, *numbers))
 
     def deep(self) -> Any:
         value: Any = []
@@ -126,7 +138,7 @@ class Writer:
 
     def number(self, right: int) -> int:
         """``right``, mostly."""
-        return right if self.rng.random() < 0.85 else self.rng.choice((right - 1, right + 1, *EDGES))
+        return right if self.rng.random() < 0.95 else self.rng.choice((right - 1, right + 1, *EDGES))
 
     def _hello(self) -> tuple[list[Any], bytes]:
         facts = dict(self.known.hello)
@@ -160,10 +172,12 @@ class Writer:
         return body, words
 
     def session(self) -> str:
-        return "" if self.rng.random() < 0.95 else self.rng.choice(self.known.sessions)
+        return "" if self.rng.random() < 0.98 else self.rng.choice(self.known.sessions)
 
     def definition(self) -> Any:
         rng, known = self.rng, self.known
+        if rng.random() < 0.03:
+            return self.anything()
         name, overload, arguments = rng.choice(OPERATORS)
         tensors = sum(self.tensors(a) for a in arguments)
         number = self.number(known.templates)
@@ -222,7 +236,7 @@ class Writer:
             else:
                 words += [rng.choice(EDGES[:-2])]
         data = array("q", [w if -(1 << 63) <= w < 1 << 63 else 0 for w in words]).tobytes()
-        return (data[: -rng.randrange(1, 8)] if rng.random() < 0.05 else data), instructions, instructions
+        return (data[: -rng.randrange(1, 8)] if rng.random() < 0.08 else data), instructions, instructions
 
     def _upload(self) -> tuple[list[Any], bytes]:
         known, rng = self.known, self.rng
@@ -295,12 +309,11 @@ class Writer:
 
     def _request(self) -> tuple[list[Any], bytes]:
         rng = self.rng
-        ruling = () if self.known.may_rule else ("stop", "kill")
-        method = rng.choice(("status", "workers", "sessions", "snapshot", "x", "__init__", "", *ruling))
-        arguments = {
-            rng.choice(("id", "session", "reason", "x")): rng.choice(("s1", "s2", "", self.anything()))
-            for _ in range(rng.randrange(3))
-        }
+        methods = [name for name, method in METHODS.items() if not (method.acts and self.known.may_rule)]
+        method = rng.choice((*methods, "x", "__init__", ""))
+        known = METHODS.get(method)
+        keys = (*known.required, *known.optional) if known and rng.random() < 0.8 else ("id", "session", "x")
+        arguments = {key: rng.choice(("s1", "s2", "w0", "", self.anything())) for key in keys if rng.random() < 0.8}
         return ["c", self.number(limits.PROTOCOL_VERSION), self.number(1), method, arguments], b""
 
     def _beat(self) -> tuple[list[Any], bytes]:

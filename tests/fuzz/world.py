@@ -1,5 +1,5 @@
-"""An attack on the dispatcher's core through its intake, without processes: attackers beside a canary, a client whose every
-answer is checked.
+"""An attack on the dispatcher's core through its intake, without processes: attackers beside a canary, a client whose
+every answer is checked.
 """
 
 from __future__ import annotations
@@ -124,6 +124,8 @@ class Attack:
         arena.deliver()
         self.sent += 1
         heard = arena.heard.get(address, [])[before:]
+        if not was_there and address not in core._gone and address not in core._peers and not heard:
+            raise Broken(f"{name}, who has no session, wasn't answered")
         if malformed(frames) and (was_there or address not in core._gone) and not heard:
             raise Broken(f"{name} wasn't told that its message is malformed")
         if was_there and address not in core._peers:
@@ -136,6 +138,26 @@ class Attack:
         closed = self.arena.core.state.events and self.arena.core.state.events[-1].event == "session_closed"
         if not closed and not any(isinstance(x, m.Refused | m.Notice) for x in heard):
             raise Broken(f"the session of {name} ended without a word")
+
+    def aside(self) -> None:
+        """What comes by the other sockets: a chunk of an attacker's session, a beat's claims."""
+        core, writer = self.arena.core, self.attackers["client"][2]
+        if self.rng.random() < 0.7:
+            entries = [writer._chunk() for _ in range(self.rng.choice((1, 1, 1, 2)))]
+            frames = [codec.pack([entry for entry, _ in entries]), *(data for _, data in entries if data)]
+            try:
+                chunk = codec.decode(frames)
+            except codec.ProtocolError:
+                return
+            core.chunk(self.rng.choice([*self.arena.hostile, "nobody"]), chunk)
+        else:
+            facts = writer._beat()[0][-1]
+            core.beat(self.rng.choice(("w0", "w9")), facts, core._now)
+        self.arena.deliver()
+        core.state.chunks.clear()
+        for name in ("client", "client of another user"):
+            if self.attackers[name][0] not in core._peers:
+                self.again(name)
 
     def live_on(self) -> None:
         """The canary's program, its workers, and time go on."""
@@ -153,6 +175,8 @@ class Attack:
         """The whole attack; raises Broken, or whatever it broke."""
         for _ in range(messages):
             self.send()
+            if self.rng.random() < 0.05:
+                self.aside()
             self.live_on()
         self.arena.settle()
         if self.canary.id not in self.arena.core.state.sessions:

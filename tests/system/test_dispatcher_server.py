@@ -71,6 +71,7 @@ class Cluster:
         self.thread = threading.Thread(target=self._run)
         self.context: zmq.Context[Any] = zmq.Context()
         self.peers: list[Peer] = []
+        self.keys: dict[str, str] = {}  # by worker or session
         self.thread.start()
 
     def _run(self) -> None:
@@ -85,13 +86,22 @@ class Cluster:
         worker.send(
             m.Hello(handshake.facts("worker", "2", "x", device="cpu", speed=1.0, memory_total=1 << 30, store=""))
         )
-        assert worker.receive(m.Welcome).facts["id"]
+        self.welcomed(worker)
         return worker
+
+    def welcomed(self, peer: Peer) -> str:
+        facts = peer.receive(m.Welcome).facts
+        self.keys[facts["id"]] = facts["key"]
+        return str(facts["id"])
+
+    def beat(self, who: str, **facts: Any) -> m.Beat:
+        """As ``who`` itself would send it."""
+        return m.Beat(who, 1, {**facts, "key": self.keys[who]})
 
     def client(self) -> tuple[Peer, str]:
         client = self.connect(self.ipc["front"])
         client.send(m.Hello(handshake.facts("client", "2", "x", tenant="t")))
-        return client, client.receive(m.Welcome).facts["id"]
+        return client, self.welcomed(client)
 
     def ask(self, method: str, **arguments: Any) -> Any:
         with ControlClient(self.ipc["front"], DEADLINE) as control:
@@ -211,7 +221,9 @@ def test_a_process_that_ends_is_seen_at_once(cluster: Cluster) -> None:
 def test_beats_are_answered_and_counted(cluster: Cluster) -> None:
     cluster.join()
     pulse = cluster.connect(cluster.ipc["pulse"])
-    pulse.send(m.Beat("w0", 1, {"queue": 5, "utilisation": 0.25}))
+    for false in ({}, {"key": ""}, {"key": "0" * 16}, {"key": 7}):
+        pulse.send(m.Beat("w0", 1, {"utilisation": 0.75, **false}))
+    pulse.send(cluster.beat("w0", queue=5, utilisation=0.25))
     assert pulse.receive(m.Beat) == m.Beat("test", 1, {})
     until(lambda: cluster.ask("workers")[0]["utilisation"] == 0.25, "the beat's facts show")
 
@@ -225,13 +237,13 @@ def test_a_silent_worker_is_lost(cluster: Cluster) -> None:
     def beat() -> None:
         mine = Peer(cluster.context, cluster.ipc["pulse"])
         while not keep.wait(0.2):
-            mine.send(m.Beat("w1", 1, {}))
+            mine.send(cluster.beat("w1"))
         mine.socket.close(0)
 
     beating = threading.Thread(target=beat)
     beating.start()
     try:
-        pulse.send(m.Beat("w0", 1, {}))
+        pulse.send(cluster.beat("w0"))
         started = time.monotonic()
         assert "out of the cluster: silent" in worker.receive(m.Notice).text
         assert time.monotonic() - started > 1.5
@@ -272,11 +284,13 @@ def test_chunks_are_relayed(cluster: Cluster) -> None:
     stranger = cluster.connect(cluster.ipc["bulk"])
     stranger.send(m.Chunk("", 1, 0, 4, True, b"evil"))
     near = cluster.connect(cluster.ipc["bulk"])
-    near.send(m.Beat(name, 1, {}))
+    stranger.send(m.Beat(name, 1, {"key": "guessed"}))  # of the same user, and not that program
+    stranger.send(m.Chunk("", 1, 0, 4, True, b"evil"))
+    near.send(cluster.beat(name))
     near.send(m.Chunk("", 1, 0, 4, True, b"abcd"))
     assert worker.receive(m.Open).session == name
     far = cluster.connect(cluster.ipc["bulk"])
-    far.send(m.Beat("w0", 1, {}))
+    far.send(cluster.beat("w0"))
     assert far.receive(m.Chunk) == m.Chunk(name, 1, 0, 4, True, b"abcd")
     far.send(m.Chunk(name, 1, 0, 4, True))
     assert near.receive(m.Chunk) == m.Chunk("", 1, 0, 4, True)
