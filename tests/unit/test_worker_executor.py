@@ -157,22 +157,22 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "maybe tensors": ("index", "Tensor", [T, ["l", None, T]], [X, PLACES], [], lambda: X[:, [1, 3]]),
     "no tensor": ("clamp", "Tensor", [T, None, T], [X, X / 2], [], lambda: torch.clamp(X, max=X / 2)),
     "floats": (
-        "upsample_nearest1d",
-        "vec",
-        [T, None, ["l", 2.0]],
-        [X[None]],
+        "_histogramdd_from_bin_cts",
+        "",
+        [T, ["l", 4], ["l", 0.0, 8.0], None, False],
+        [X.reshape(12, 1)],
         [],
-        lambda: interpolate(X[None], None, 2.0),
+        lambda: torch.histogramdd(X.reshape(12, 1), [4], range=[0.0, 8.0]).hist,
     ),
     "travelling floats in a list": (
-        "upsample_nearest1d",
-        "vec",
-        [T, None, ["l", ["f"]]],
-        [X[None]],
-        [float_word(2)],
-        lambda: interpolate(X[None], None, 2.0),
+        "_histogramdd_from_bin_cts",
+        "",
+        [T, ["l", 4], ["l", ["f"], ["f"]], None, False],
+        [X.reshape(12, 1)],
+        [float_word(0.0), float_word(8.0)],
+        lambda: torch.histogramdd(X.reshape(12, 1), [4], range=[0.0, 8.0]).hist,
     ),
-    "defaults are filled in": ("softmax", "int", [T, 1], [X], [], lambda: X.softmax(1)),
+    "defaults are filled in": ("cumsum", "", [T, 1], [X], [], lambda: X.cumsum(1)),
 }
 
 
@@ -274,7 +274,7 @@ def test_nothing_beyond_a_storage_is_read(harness: Harness, operator: str) -> No
 def test_conjugate_bits_are_resolved(harness: Harness) -> None:
     z = torch.randn(3, dtype=torch.complex64)
     assert torch.equal(harness.call("_conj_copy", [T], [z]), z.conj().resolve_conj())
-    assert torch.equal(harness.call("conj", [T], [z]), z.conj().resolve_conj())
+    assert torch.equal(harness.call("_conj", [T], [z]), z.conj().resolve_conj())
 
 
 # -- uploads and fetches ----------------------------------------------------------------------------------------------
@@ -898,3 +898,41 @@ def test_many_values_come_and_go(harness: Harness) -> None:
             del alive[number]
         assert figures(harness) == (len(alive), 4 * len(alive))
     assert all(harness.get(number).item() == value for number, value in alive.items())
+
+
+# -- operators that trust their arguments -----------------------------------------------------------------------------
+
+WAVE = torch.ones(3, dtype=torch.complex64)
+POOL = [torch.ones(1, 1, 1), torch.ones(1, 4, 4), torch.full((1, 1, 1), 1 << 40)]
+NORM = [None, None, None, True, 0.1, 1e-5]
+
+NONSENSE: dict[str, tuple[str, str, list[Any], list[torch.Tensor], int]] = {
+    # operator, overload, arguments, inputs, outputs: each brings a process down that calls it so
+    "a transform over no such dimension": ("_fft_c2c", "", [T, ["l", 7], 0, True], [WAVE], 1),
+    "lists of unequal length": ("_foreach_copy", "", [["l", T, T], ["l", T]], [X, X, X], 2),
+    "neither statistics nor training": ("native_batch_norm", "", [T, *[None] * 4, False, 0.1, 1e-5], [X], 3),
+    "a weight for too few channels": ("native_batch_norm", "", [T, T, *NORM], [X, ONE[None]], 3),
+    "norms of nothing": ("_weight_norm_interface", "", [T, T, 0], [torch.zeros(0), ONE], 2),
+    "gradients of another padding": ("reflection_pad1d_backward", "", [T, T, ["l", 1, 1]], [X, X], 1),
+    "distances of other points": ("_pdist_backward", "", [T, T, 2.0, T], [ONE[None], X, ONE[None]], 1),
+    "out of the pool": ("fractional_max_pool2d_backward", "", [T, T, ["l", 2, 2], ["l", 1, 1], T], POOL, 1),
+}
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_nonsense_is_an_error_where_the_kernel_would_trust_it(harness: Harness, name: str) -> None:
+    operator, overload, arguments, inputs, outputs = NONSENSE[name]
+    template = harness.define(operator, arguments, inputs, overload=overload, outputs=[meta(X)] * outputs)
+    made = harness.run([template, *(harness.put(t) for t in inputs)], outputs)
+    assert harness.failure(made)[0] == "operator"
+    assert torch.equal(harness.get(harness.put(X)), X)
+
+
+@pytest.mark.parametrize(
+    "operator", ["_stack", "_slow_conv2d_backward.output_mask", "_convert_indices_from_csr_to_coo", "softmax.int"]
+)
+def test_building_blocks_and_composites_are_refused_by_name(harness: Harness, operator: str) -> None:
+    name, _, overload = operator.partition(".")
+    made = harness.run([harness.define(name, [], [], overload=overload, outputs=[meta(X)])])
+    kind, _, text, *_ = harness.failure(made)
+    assert kind == "refused" or f"workers don't run aten::{name}" in text, (kind, text)

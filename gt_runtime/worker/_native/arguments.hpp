@@ -29,6 +29,7 @@ class Arguments {
     }
     for (size_t i = 0; i < t.shielded.size(); ++i)
       if (t.shielded[i] && stack[i].isTensor() && stack[i].toTensor().defined()) stack[i] = stack[i].toTensor().clone();
+    if (C10_UNLIKELY(t.guard != nullptr)) t.guard(stack);
   }
 
  private:

@@ -14,6 +14,7 @@
 
 #include "failure.hpp"
 #include "gt_runtime/protocol/words.hpp"
+#include "guard.hpp"
 #include "layout.hpp"
 
 namespace gt::worker {
@@ -62,6 +63,7 @@ struct Template {
   int64_t output_ids = 0;        // how many ids an instruction takes: one a returned tensor, defined or not
   int64_t output_bytes = 0;      // what the outputs will weigh; 0 if unknown or nothing new
   bool learns = false;           // the client doesn't know its outputs: the first run tells number and bytes
+  Guard guard = nullptr;         // what the kernel takes on trust about its arguments
   FailurePtr refusal;            // never run: every instruction fails with this
 
   int64_t words() const { return 1 + input_count + literal_words + (flags & words::RANDOM ? 2 : 0); }
@@ -326,6 +328,17 @@ inline bool denied(const std::string& name) {
   return all.count(name) != 0;
 }
 
+// PyTorch's own building blocks, which it calls with arguments it knows to be good: others bring the process down. No program's call
+// arrives as one of these.
+inline bool internal(const std::string& name) {
+  static const std::unordered_set<std::string> all = {
+      "aten::_batch_norm_no_update", "aten::_convert_indices_from_coo_to_csr", "aten::_convert_indices_from_csr_to_coo",
+      "aten::_dyn_quant_matmul_4bit", "aten::_dyn_quant_pack_4bit_weight", "aten::_nnpack_spatial_convolution", "aten::_stack",
+      "aten::_slow_conv2d_forward", "aten::_slow_conv2d_backward",
+      "aten::_transform_bias_rescale_qkv", "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"};
+  return all.count(name) != 0;
+}
+
 // Operators whose result is memory as it was found: on a worker that may hold what another program has left there.
 inline Template::Blank blankOf(const std::string& base) {
   static const std::unordered_set<std::string> all = {"aten::empty",           "aten::empty_like",        "aten::empty_strided", "aten::new_empty",
@@ -349,11 +362,14 @@ inline bool returnsTensors(const c10::FunctionSchema& schema) {
   return false;
 }
 
-inline void judge(const std::string& base, const c10::FunctionSchema& schema) {
+inline void judge(const std::string& base, const c10::OperatorHandle& op) {
+  const auto& schema = op.schema();
   auto refuse = [&](const std::string& why) {
     throw Refusal(kinds::REFUSED_OPERATOR, "NotImplementedError", "workers don't run " + base + ": " + why);
   };
   if (denied(base)) refuse("it reaches beyond its arguments");
+  if (internal(base)) refuse("it is one of PyTorch's own building blocks");
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) refuse("it is made of others; send those");
   if (schema.is_mutable()) refuse("it writes into its arguments, and values never change; send its functional form");
   if (!returnsTensors(schema) && !onlyChecks(base)) refuse("it has no tensor among its results");
 }
@@ -378,7 +394,7 @@ inline void resolve(Template& t, const std::string& base, const std::string& ove
   auto op = base.rfind("aten::", 0) == 0 ? c10::Dispatcher::singleton().findSchema({base, overload}) : std::nullopt;
   if (!op) throw Refusal(kinds::REFUSED_OPERATOR, "NotImplementedError", "workers know no operator " + t.name);
   const auto& schema = op->schema();
-  judge(base, schema);
+  judge(base, *op);
   const auto& expected = schema.arguments();
   if (arguments.size() > expected.size())
     throw Refusal(kinds::PROTOCOL, "TypeError", t.name + " takes " + std::to_string(expected.size()) + " arguments, not " +
@@ -407,6 +423,7 @@ inline void resolve(Template& t, const std::string& base, const std::string& ove
     t.arguments.emplace_back();
   }
   t.blank = blankOf(base);
+  t.guard = guardOf(base);
   if (auto it = secretWriters().find(base); it != secretWriters().end()) {
     t.shielded.resize(expected.size());
     for (int i : it->second)
