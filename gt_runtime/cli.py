@@ -48,10 +48,12 @@ def _status_of(error: Exception) -> int | None:
     """The exit status of an error that is told in a message; None for a fault of ours, which shows its traceback."""
     from gt_runtime.commands.common import Exit, Unreachable
     from gt_runtime.control.client import ControlError
-    from gt_runtime.launch.errors import AmbiguousCluster, LaunchError, NoCluster
+    from gt_runtime.launch.errors import AmbiguousCluster, BadAddress, LaunchError, NoCluster
 
     if isinstance(error, (NoCluster, AmbiguousCluster, Unreachable)):
         return Exit.NO_CLUSTER
+    if isinstance(error, BadAddress):
+        return Exit.USAGE
     if isinstance(error, (LaunchError, ControlError)):
         return Exit.FAILED
     schema = sys.modules.get("gt_runtime.sharding.schema")  # imported only where a file was read

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gt_runtime.launch import parent
-from gt_runtime.launch.errors import AmbiguousCluster, LaunchError, NameTaken, NoCluster, UnsafeDirectory
+from gt_runtime.launch.errors import AmbiguousCluster, BadAddress, LaunchError, NameTaken, NoCluster, UnsafeDirectory
 from gt_runtime.protocol.handshake import host_id
 
 ENV_ADDRESS = "GT_ADDRESS"
@@ -362,10 +362,10 @@ def check_address(address: str) -> str:
     """``address`` itself.
 
     Raises:
-        LaunchError: it is no endpoint.
+        BadAddress: it is no endpoint.
     """
     if not _ADDRESS.fullmatch(address):
-        raise LaunchError(f"the address {address!r}", "it is none", "an address is ipc://PATH or tcp://HOST:PORT")
+        raise BadAddress(f"the address {address!r}", "it is none", "an address is ipc://PATH or tcp://HOST:PORT")
     return address
 
 

@@ -23,6 +23,10 @@ class NoCluster(LaunchError):
     """No cluster by that name, or none at all."""
 
 
+class BadAddress(LaunchError):
+    """What was given as an address is none."""
+
+
 class AmbiguousCluster(LaunchError):
     """Several clusters run and none was named. ``names`` lists them."""
 

@@ -50,8 +50,8 @@ def test_a_session_to_kill_must_be_named(capsys: pytest.CaptureFixture[str]) -> 
     assert "gt sessions" in capsys.readouterr().err
 
 
-def test_a_bad_address_and_a_bad_file_are_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", "--connect", "nowhere"]) == 1
+def test_a_bad_address_is_status_2_and_a_bad_file_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--connect", "nowhere"]) == 2
     assert "tcp://HOST:PORT" in capsys.readouterr().err
     bad = tmp_path / "pool.yaml"
     bad.write_text("signals:\n  a: {replica: 2}\n")
