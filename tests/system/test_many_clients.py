@@ -1,5 +1,5 @@
-"""Ten programs fetch from one cluster at once, half of them over tcp: nobody ever sees another's value, nor an older one
-of its own.
+"""Ten programs fetch from one cluster at once, half of them over tcp: nobody ever sees another's value, nor an older
+one of its own.
 
 ``make test`` does a few hundred fetches; ``GT_FETCHES=5000`` a hundred thousand.
 """
